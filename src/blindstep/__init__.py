@@ -1,0 +1,43 @@
+"""blindstep: differentially private optimization from function values alone.
+
+import blindstep as bs
+
+result = bs.minimize(loss, params, data, privacy=bs.Privacy(epsilon=4, delta=1e-5),
+                     radius=0.1, lipschitz=1.0, horizon=16)
+print(result.privacy)
+"""
+
+from blindstep.drivers.compiled import minimize
+from blindstep.drivers.result import History, Result
+from blindstep.errors import (
+    BlindstepError,
+    HorizonExceeded,
+    InvalidArgument,
+    NoEntropy,
+    VacuousPlan,
+)
+from blindstep.optimize.plan import Plan
+from blindstep.optimize.planner import plan
+from blindstep.trusted.bounds import Bounds, Clip, Lipschitz, Range
+from blindstep.trusted.privacy import Privacy, Statement
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BlindstepError",
+    "Bounds",
+    "Clip",
+    "History",
+    "HorizonExceeded",
+    "InvalidArgument",
+    "Lipschitz",
+    "NoEntropy",
+    "Plan",
+    "Privacy",
+    "Range",
+    "Result",
+    "Statement",
+    "VacuousPlan",
+    "minimize",
+    "plan",
+]

@@ -1,0 +1,1 @@
+"""Who evaluates the loss: the compiled driver for JAX-traceable losses."""

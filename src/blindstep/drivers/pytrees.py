@@ -1,0 +1,124 @@
+"""Any pytree of parameters as one flat vector, any pytree of records as rows: checked before use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from blindstep.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class ParameterSpace:
+    """How parameters of any shape map to a flat float64 vector and back.
+
+    Hashable and equal for equal structures, so that a compiled program can be reused.
+    """
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, params: PyTree) -> ParameterSpace:
+        """The space that `params` lives in; every leaf must be a finite floating-point array."""
+        leaves, structure = jax.tree.flatten(params)
+        if not leaves:
+            raise InvalidArgument("params has no leaf: give at least one floating-point array.")
+        arrays = []
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            where = "params" + jax.tree_util.keystr(path)
+            array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+            if not jnp.issubdtype(array.dtype, jnp.floating):
+                raise InvalidArgument(
+                    f"{where} has dtype {array.dtype}: parameters move in small steps, so they "
+                    "must be floating-point. Convert it, for example with jnp.asarray(x, float)."
+                )
+            if not bool(np.all(np.isfinite(np.asarray(array, dtype=np.float64)))):
+                raise InvalidArgument(f"{where} is not finite: start from finite parameters.")
+            arrays.append(array)
+        if sum(array.size for array in arrays) == 0:
+            raise InvalidArgument("params is empty: give at least one number to optimize.")
+        return cls(
+            structure=structure,
+            shapes=tuple(tuple(array.shape) for array in arrays),
+            dtypes=tuple(np.dtype(array.dtype) for array in arrays),
+        )
+
+    @property
+    def dim(self) -> int:
+        """The number of parameters."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def flatten(self, params: PyTree) -> Float[Array, " dim"]:
+        """The flat float64 vector of `params`."""
+        leaves = jax.tree.leaves(params)
+        return jnp.concatenate(
+            [jnp.ravel(jnp.asarray(leaf)).astype(jnp.float64) for leaf in leaves]
+        )
+
+    def unflatten(self, vector: Float[Any, " dim"]) -> PyTree:
+        """Parameters of the original structure, shapes and dtypes."""
+        leaves, start = [], 0
+        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
+            stop = start + math.prod(shape)
+            leaves.append(vector[start:stop].reshape(shape).astype(dtype))
+            start = stop
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+def count_records(data: PyTree) -> int:
+    """The common leading axis of `data`: the number of records. Says which leaves disagree."""
+    leaves = jax.tree_util.tree_leaves_with_path(data)
+    if not leaves:
+        raise InvalidArgument("data has no leaf: give arrays with one row for each record.")
+    lengths = {}
+    for path, leaf in leaves:
+        shape = np.shape(leaf)
+        if not shape:
+            raise InvalidArgument(
+                f"data{jax.tree_util.keystr(path)} is a scalar: each leaf needs a leading axis "
+                "with one row for each record."
+            )
+        lengths["data" + jax.tree_util.keystr(path)] = shape[0]
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise InvalidArgument(
+            f"leading axes disagree ({listed}): row i of every leaf belongs to record i."
+        )
+    number = next(iter(lengths.values()))
+    if number == 0:
+        raise InvalidArgument("the data set is empty: give at least one record.")
+    return number
+
+
+def check_loss(loss: Callable[..., Any], params: PyTree, data: PyTree) -> None:
+    """Trace the loss on shapes alone; it must give one real number for each record."""
+    record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], leaf.dtype), data)
+    shaped = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.asarray(leaf).dtype), params
+    )
+    out = jax.eval_shape(loss, shaped, record)
+    leaves = jax.tree.leaves(out)
+    if len(leaves) != 1 or leaves[0].shape != ():
+        shapes = ", ".join(str(leaf.shape) for leaf in leaves) or "nothing"
+        raise InvalidArgument(
+            f"the loss returned {shapes}, but it must return one number for one record: "
+            "sum or average inside the loss."
+        )
+    if jnp.issubdtype(leaves[0].dtype, jnp.complexfloating):
+        raise InvalidArgument(
+            f"the loss returned dtype {leaves[0].dtype}: it must return a real number."
+        )
+
+
+def take_rows(data: PyTree, rows: np.ndarray) -> PyTree:
+    """The records with these row numbers; memory-mapped arrays are read row by row, not whole."""
+    return jax.tree.map(lambda leaf: leaf[rows], data)

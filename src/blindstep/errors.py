@@ -1,0 +1,65 @@
+"""Errors that say what is wrong, with which value, and what to do about it.
+
+Every check here looks at public configuration only. No function of this package puts a loss value
+or a record into a message.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+
+class BlindstepError(Exception):
+    """Base class of every error this package raises on purpose."""
+
+
+class InvalidArgument(BlindstepError, ValueError):
+    """A value of the public configuration that no run can use."""
+
+
+class VacuousPlan(BlindstepError):
+    """The theorem promises nothing at this size: its bound is no better than the Lipschitz bound."""
+
+
+class HorizonExceeded(BlindstepError):
+    """More releases were asked for than the noise was calibrated for."""
+
+
+class NoEntropy(BlindstepError):
+    """The operating system gave no randomness; nothing may be released."""
+
+
+def positive(name: str, value: object, remedy: str = "give a finite number above 0") -> float:
+    """Return `value` as a float, or raise: it must be a finite real number above zero."""
+    number = finite(name, value, remedy)
+    if number <= 0:
+        raise InvalidArgument(f"{name} must be above 0, got {value!r}: {remedy}.")
+    return number
+
+
+def finite(name: str, value: object, remedy: str = "give a finite number") -> float:
+    """Return `value` as a float, or raise: it must be a finite real number."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(float(value)):
+        raise InvalidArgument(f"{name} must be a finite number, got {value!r}: {remedy}.")
+    return float(value)
+
+
+def count(name: str, value: object, least: int = 1) -> int:
+    """Return `value` as an int, or raise: it must be a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise InvalidArgument(
+            f"{name} must be a whole number of at least {least}, got {value!r}: give an integer."
+        )
+    return int(value)
+
+
+def probability(name: str, value: object) -> float:
+    """Return `value` as a float, or raise: it must lie strictly between 0 and 1."""
+    number = positive(name, value, "give a probability such as 1e-5")
+    if number >= 1:
+        raise InvalidArgument(
+            f"{name} must be below 1, got {value!r}: it is the probability that the epsilon "
+            "guarantee fails; choose it well below 1 / records, such as 1e-5."
+        )
+    return number

@@ -1,0 +1,1 @@
+"""Post-processing of released gradients: learners, conversion, planning. Cannot weaken privacy."""

@@ -1,0 +1,146 @@
+"""Online-to-nonconvex conversion (Algorithm alg:PONC) as a pure ask/tell state machine.
+
+    x_{t+1} = x_t + Delta_t,   w_t = x_t + s_t Delta_t,   s_t uniform in [0, 1]
+
+The oracle is asked for a gradient at w_t, the learner turns it into Delta_{t+1}. An epoch is
+`horizon` steps; its output is the mean of its w_t; the next epoch goes on from x_{T+1} with a fresh
+learner. This is the only implementation: drivers differ in who evaluates the loss between `ask` and
+`tell`, in nothing else.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from blindstep.errors import InvalidArgument
+from blindstep.optimize.learners import Learner
+from blindstep.trusted.estimators import Kind, Query
+from blindstep.trusted.oracle import Oracle, OracleState
+from blindstep.trusted.randomness import NoiseKey, public_stream
+
+
+class State(eqx.Module):
+    """Where a run stands. Public, except for `oracle`.
+
+    Attributes:
+        position: x_t.
+        move: Delta_t.
+        point: w_t, where the next gradient is wanted.
+        previous: w_{t-1}.
+        total: sum of the epoch's w so far.
+        learner: the learner's own state.
+        oracle: secret state of the oracle.
+        epoch: epochs finished in the whole run.
+        step: t - 1, steps finished in this epoch.
+    """
+
+    position: Float[Array, " dim"]
+    move: Float[Array, " dim"]
+    point: Float[Array, " dim"]
+    previous: Float[Array, " dim"]
+    total: Float[Array, " dim"]
+    learner: Float[Array, ""]
+    oracle: OracleState
+    epoch: Int[Array, ""]
+    step: Int[Array, ""]
+
+
+class Released(eqx.Module):
+    """Public quantities of one step, for the history."""
+
+    gradient_norm: Float[Array, ""]
+    move_norm: Float[Array, ""]
+
+
+class Conversion(eqx.Module):
+    """The state machine: oracle, learner and horizon.
+
+    Attributes:
+        oracle: the private gradient oracle.
+        learner: the online learner.
+        horizon: T, steps in an epoch; a multiple of the oracle's period.
+    """
+
+    oracle: Oracle
+    learner: Learner
+    horizon: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        if self.horizon % self.period:
+            raise InvalidArgument(
+                f"horizon {self.horizon} is not a multiple of the period {self.period}: an epoch "
+                "is a whole number of blocks. Change one of them."
+            )
+
+    @property
+    def period(self) -> int:
+        """Releases in a block."""
+        return self.oracle.schedule.period
+
+    @property
+    def blocks_per_epoch(self) -> int:
+        """Blocks in an epoch."""
+        return self.horizon // self.period
+
+    @property
+    def epochs(self) -> int:
+        """Epochs in the whole run, over all passes."""
+        return self.oracle.schedule.blocks * self.oracle.schedule.passes // self.blocks_per_epoch
+
+    def begin(self, start: Float[Array, " dim"]) -> State:
+        """The state before the first step. Delta_1 = 0, so w_1 = x_1."""
+        return State(
+            position=start,
+            move=jnp.zeros_like(start),
+            point=start,
+            previous=start,
+            total=jnp.zeros_like(start),
+            learner=self.learner.init(),
+            oracle=self.oracle.init(),
+            epoch=jnp.asarray(0, jnp.int32),
+            step=jnp.asarray(0, jnp.int32),
+        )
+
+    def ask(self, state: State, kind: Kind, public: Key[Array, ""]) -> Query:
+        """What the next step wants to know; `kind` is GRAD at the first step of a block."""
+        key = public_stream(public, "directions")
+        key = jax.random.fold_in(jax.random.fold_in(key, state.epoch), state.step)
+        return Query(point=state.point, reference=state.previous, key=key, kind=kind)
+
+    def tell(
+        self,
+        state: State,
+        increment: Float[Array, " dim"],
+        public: Key[Array, ""],
+        noise: NoiseKey,
+    ) -> tuple[State, Released]:
+        """Release the increment through the oracle and take the learner's step."""
+        block = state.epoch * self.blocks_per_epoch + state.step // self.period
+        in_block = state.step % self.period + 1
+        oracle, gradient = self.oracle.release(state.oracle, increment, block, in_block, noise)
+        learner, move = self.learner.update(state.learner, state.move, gradient)
+        position = state.position + state.move
+        key = public_stream(public, "path")
+        key = jax.random.fold_in(jax.random.fold_in(key, state.epoch), state.step + 1)
+        fraction = jax.random.uniform(key, (), jnp.float64)
+        after = State(
+            position=position,
+            move=move,
+            point=position + fraction * move,
+            previous=state.point,
+            total=state.total + state.point,
+            learner=learner,
+            oracle=oracle,
+            epoch=state.epoch,
+            step=state.step + 1,
+        )
+        return after, Released(jnp.linalg.norm(gradient), jnp.linalg.norm(move))
+
+    def end_epoch(self, state: State) -> tuple[State, Float[Array, " dim"]]:
+        """The epoch's mean of w, and the state at the start of the next one."""
+        fresh = self.begin(state.position)
+        fresh = eqx.tree_at(lambda s: s.epoch, fresh, state.epoch + 1)
+        return fresh, state.total / self.horizon

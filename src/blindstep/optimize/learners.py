@@ -1,0 +1,73 @@
+"""Online learners in the ball of radius `reach`: they choose the next step from released gradients.
+
+Both are projected online subgradient descent, Delta_{t+1} = Pi(Delta_t - eta_t g~_t) with
+Delta_1 = 0. They see released gradients only, so any step size costs no privacy (erratum 6).
+"""
+
+from __future__ import annotations
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def project(vector: Float[Array, " dim"], radius: float | Array) -> Float[Array, " dim"]:
+    """The nearest point of the ball of that radius about 0."""
+    norm = jnp.linalg.norm(vector)
+    return jnp.where(norm > radius, radius / norm, 1.0) * vector
+
+
+class Learner(eqx.Module):
+    """An online learner whose moves have norm at most `reach`."""
+
+    reach: eqx.AbstractVar[float | Float[Array, ""]]
+
+    @abc.abstractmethod
+    def init(self) -> Float[Array, ""]:
+        """The state at the start of an epoch."""
+
+    @abc.abstractmethod
+    def update(
+        self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
+    ) -> tuple[Float[Array, ""], Float[Array, " dim"]]:
+        """The next move, after a released gradient."""
+
+
+class ConstantStep(Learner):
+    """Constant step eta. With eta = D / sqrt(sum_t E|g~_t|^2) the regret is at most D sqrt(sum)."""
+
+    reach: float | Float[Array, ""]
+    step: float | Float[Array, ""]
+
+    def init(self) -> Float[Array, ""]:
+        """Nothing to remember."""
+        return jnp.zeros(())
+
+    def update(
+        self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
+    ) -> tuple[Float[Array, ""], Float[Array, " dim"]]:
+        """Delta <- Pi(Delta - eta g)."""
+        return state, project(move - self.step * gradient, self.reach)
+
+
+class AdaptiveStep(Learner):
+    """Norm-AdaGrad: eta_t = sqrt(2) D / sqrt(sum_{s<=t} |g~_s|^2). Needs no bound on the gradients.
+
+    Regret at most 2 sqrt(2) D sqrt(sum_t |g~_t|^2): the diameter 2D in the standard bound.
+    """
+
+    reach: float | Float[Array, ""]
+
+    def init(self) -> Float[Array, ""]:
+        """The sum of squared norms so far."""
+        return jnp.zeros(())
+
+    def update(
+        self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
+    ) -> tuple[Float[Array, ""], Float[Array, " dim"]]:
+        """Delta <- Pi(Delta - eta_t g)."""
+        state = state + jnp.sum(gradient**2)
+        step = jnp.where(state > 0, jnp.sqrt(2.0) * self.reach / jnp.sqrt(state), 0.0)
+        return state, project(move - step * gradient, self.reach)

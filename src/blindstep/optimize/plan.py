@@ -1,0 +1,155 @@
+"""The plan of a run: every number of it, public, immutable, readable, and turned into a machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+
+from blindstep.errors import InvalidArgument
+from blindstep.optimize.conversion import Conversion
+from blindstep.optimize.learners import AdaptiveStep, ConstantStep
+from blindstep.trusted.bounds import Bounds
+from blindstep.trusted.directions import Directions, Sphere
+from blindstep.trusted.estimators import Estimator
+from blindstep.trusted.oracle import Oracle
+from blindstep.trusted.prefix import BinaryTree, Independent, Prefix
+from blindstep.trusted.schedule import Schedule
+
+MECHANISMS: dict[str, type[Prefix]] = {cls.name: cls for cls in (Independent, BinaryTree)}
+SAMPLERS: dict[str, type[Directions]] = {cls.name: cls for cls in (Sphere,)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that determines a run, except the loss, the data and the keys.
+
+    Attributes:
+        preset: whose parameters these are.
+        oracle: "variance-reduced" or "naive".
+        mechanism: the prefix noise.
+        sampler: the probing directions.
+        records: records the plan is made for.
+        dim: number of parameters.
+        horizon: T, steps in an epoch.
+        period: releases from one GRAD to the next.
+        epochs: K, over all passes.
+        passes: times the records are gone through.
+        first_batch: B1, records of a GRAD.
+        diff_batch: B2, records of a DIFF.
+        directions: q, directions for each record.
+        smoothing: the paper's delta.
+        radius: the Goldstein radius that is certified, 2 x smoothing in preset `paper`.
+        reach: D, bound on one step.
+        step: eta; None means adaptive.
+        bounds: what is enforced on each record.
+        lipschitz: L as declared; None if unknown.
+        gap: F* as declared; None if unknown.
+        sensitivity: the largest sensitivity among the increments of a block.
+        noise_std: standard deviation of one noise draw, per coordinate.
+        release_std_max: of the noise on a released gradient per coordinate, worst step.
+        release_std_mean: the same, root mean square over the steps.
+        rho: the Gaussian-DP budget asked for.
+        mu: what the run spends of it, exactly.
+        epsilon: of (epsilon, delta)-DP at the budget rho.
+        delta: where epsilon is quoted.
+        tolerance: bound on the expected Goldstein norm at `radius`; None if nothing is known.
+        vacuous: whether that bound is no better than `lipschitz`, so that it promises nothing.
+        notes: what a reader should know, one sentence each.
+    """
+
+    preset: str
+    oracle: str
+    mechanism: str
+    sampler: str
+    records: int
+    dim: int
+    horizon: int
+    period: int
+    epochs: int
+    passes: int
+    first_batch: int
+    diff_batch: int
+    directions: int
+    smoothing: float
+    radius: float
+    reach: float
+    step: float | None
+    bounds: Bounds
+    lipschitz: float | None
+    gap: float | None
+    sensitivity: float
+    noise_std: float
+    release_std_max: float
+    release_std_mean: float
+    rho: float
+    mu: float
+    epsilon: float
+    delta: float
+    tolerance: float | None
+    vacuous: bool
+    notes: tuple[str, ...]
+
+    def build(self) -> Conversion:
+        """The state machine of this plan. Its privacy is computed anew, from what it really does."""
+        oracle = build_oracle(self)
+        if oracle.mu() > self.rho * (1 + 1e-12):
+            raise InvalidArgument(
+                f"the plan's noise_std {self.noise_std:g} spends mu = {oracle.mu():g}, above its "
+                f"budget rho = {self.rho:g}: make the plan with blindstep.plan."
+            )
+        reach = float(self.reach)
+        learner = (
+            AdaptiveStep(reach) if self.step is None else ConstantStep(reach, float(self.step))
+        )
+        return Conversion(oracle=oracle, learner=learner, horizon=self.horizon)
+
+    def to_dict(self) -> dict[str, object]:
+        """All fields, ready for JSON; bounds not in force are left out."""
+        out = asdict(self)
+        out["bounds"] = {k: v for k, v in out["bounds"].items() if v != float("inf")}
+        out["notes"] = list(self.notes)
+        return out
+
+    def to_json(self) -> str:
+        """The plan as JSON."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that `to_json` wrote; unknown or missing names are an error."""
+        try:
+            raw = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InvalidArgument(f"this is not a plan: {error}.") from error
+        names = {field.name for field in fields(cls)}
+        if not isinstance(raw, dict) or set(raw) != names:
+            got = set(raw) if isinstance(raw, dict) else set()
+            raise InvalidArgument(
+                f"this is not a plan: missing {sorted(names - got)}, unknown {sorted(got - names)}."
+            )
+        return cls(**{**raw, "bounds": Bounds(**raw["bounds"]), "notes": tuple(raw["notes"])})
+
+
+def build_oracle(plan: Plan) -> Oracle:
+    """The trusted oracle of a plan."""
+    blocks = plan.epochs // plan.passes * (plan.horizon // plan.period)
+    return Oracle(
+        estimator=Estimator(
+            dim=plan.dim,
+            number=plan.directions,
+            sampler=SAMPLERS[plan.sampler](),
+            smoothing=plan.smoothing,
+            reach=plan.reach,
+            bounds=plan.bounds,
+        ),
+        mechanism=MECHANISMS[plan.mechanism](plan.period),
+        schedule=Schedule(
+            records=plan.records,
+            first_batch=plan.first_batch,
+            diff_batch=plan.diff_batch,
+            period=plan.period,
+            blocks=blocks,
+            passes=plan.passes,
+        ),
+        noise_std=float(plan.noise_std),
+    )

@@ -1,0 +1,158 @@
+"""GRAD and DIFF: gradients, and differences of gradients, from function values.
+
+Both are one two-point estimator. With directions u_1..u_q of one record and a pair of points each,
+
+    GRAD (Algorithm alg:first-grad):   c_j = (f(x + h u_j) - f(x - h u_j)) / (2 h)
+    DIFF (Algorithm alg:zeroth-diff):  c_j = (f(x + h u_j) - f(y + h u_j)) / h
+    record's estimate:                 e = (d / q) sum_j c_j u_j
+    batch's increment:                 m = (1 / b) sum over records of e
+
+with h the smoothing radius. Expectations are the gradient of the uniform smoothing at x, and its
+difference between x and y (Lemmas lem:grad-estimator, lem:diff-estimator).
+
+Sensitivity: before averaging, each record's e is forced to |e| <= `record_bound`, whatever values
+the loss returned; replacing one record of b moves m by at most 2 record_bound / b.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from blindstep.trusted.bounds import Bounds
+from blindstep.trusted.directions import Directions
+
+# Clips aim this much inside the bound, so that rounding (of unit vectors, of a sum over up to 1e6
+# records) cannot push a contribution over the norm that the noise was calibrated for.
+_INSIDE = 1.0 - 1e-9
+
+
+class Kind(enum.Enum):
+    """Which of the two estimators a step uses."""
+
+    GRAD = "grad"
+    DIFF = "diff"
+
+
+class Query(eqx.Module):
+    """What a step wants to know: public, a function of past releases and public randomness only.
+
+    Attributes:
+        point: where the gradient is wanted (w_t).
+        reference: the point before it (w_{t-1}); unused by GRAD.
+        key: public key of the step's directions.
+        kind: GRAD or DIFF.
+    """
+
+    point: Float[Array, " dim"]
+    reference: Float[Array, " dim"]
+    key: Key[Array, ""]
+    kind: Kind = eqx.field(static=True)
+
+
+class Tally(eqx.Module):
+    """A record's estimate while its directions come in, chunk by chunk."""
+
+    total: Float[Array, " dim"]
+    valid: Bool[Array, ""]
+
+
+class Estimator(eqx.Module):
+    """The two-point estimator and its enforced bounds.
+
+    Attributes:
+        dim: d, the number of parameters.
+        number: q, directions for each record.
+        sampler: how directions are drawn.
+        smoothing: h, the paper's delta.
+        reach: D, the largest step of the learner; |x - y| <= 2 D between two queries.
+        bounds: what is enforced on each record.
+    """
+
+    dim: int = eqx.field(static=True)
+    number: int = eqx.field(static=True)
+    sampler: Directions
+    smoothing: float = eqx.field(static=True)
+    reach: float = eqx.field(static=True)
+    bounds: Bounds = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        self.bounds.require_finite(needs_diff=False)
+
+    def probes(self, query: Query, directions: Float[Array, "q dim"]) -> Float[Array, "2 q dim"]:
+        """The pairs of points at which the loss is to be evaluated."""
+        steps = self.smoothing * directions
+        if query.kind is Kind.GRAD:
+            return jnp.stack([query.point + steps, query.point - steps])
+        return jnp.stack([query.point + steps, query.reference + steps])
+
+    def start(self) -> Tally:
+        """No direction answered yet."""
+        return Tally(jnp.zeros(self.dim), jnp.asarray(True))
+
+    def add(
+        self,
+        query: Query,
+        tally: Tally,
+        directions: Float[Array, "q dim"],
+        values: Float[Array, "2 q"],
+        used: Bool[Array, " q"] | None = None,
+    ) -> Tally:
+        """Take the loss values of one record at some of its directions.
+
+        Directions not `used` are padding: they add exactly 0 whatever the loss said there.
+        """
+        values = values.astype(jnp.float64)
+        if used is not None:
+            values = jnp.where(used, values, 0.0)
+        valid = jnp.all(jnp.isfinite(values))
+        limit = self._clamp(query)
+        # Where a value is not finite the whole record will count 0: any finite stand-in will do.
+        difference = jnp.where(jnp.isfinite(values), values, 0.0)
+        difference = jnp.clip(difference[0] - difference[1], -limit, limit)
+        width = 2.0 * self.smoothing if query.kind is Kind.GRAD else self.smoothing
+        coefficients = (self.dim / self.number) * difference / width
+        return Tally(tally.total + coefficients @ directions, tally.valid & valid)
+
+    def finish(self, query: Query, tally: Tally) -> Float[Array, " dim"]:
+        """The record's estimate, at most `record_bound` long; exactly 0 if any value was not finite.
+
+        Guarantee: |result| <= record_bound(kind), for every loss, after rounding.
+        """
+        bound = self.record_bound(query.kind) * _INSIDE
+        norm = jnp.linalg.norm(tally.total)
+        keep = tally.valid & jnp.isfinite(norm)
+        scale = jnp.where(norm > bound, bound / norm, 1.0)
+        return jnp.where(keep, scale * jnp.where(keep, tally.total, 0.0), 0.0)
+
+    def _clamp(self, query: Query) -> Float[Array, ""]:
+        """The largest function difference a record may report at one direction."""
+        slope, width = self.bounds.lipschitz, self.bounds.width
+        if query.kind is Kind.GRAD:
+            return jnp.asarray(min(2.0 * self.smoothing * slope, width))
+        distance = jnp.linalg.norm(query.point - query.reference)
+        distance = jnp.minimum(distance, 2.0 * self.reach)
+        # 0 * inf is not a number: without a slope, the distance does not matter.
+        return jnp.minimum(distance * slope, width) if slope < math.inf else jnp.asarray(width)
+
+    def record_bound(self, kind: Kind) -> float:
+        """The norm that one record's estimate cannot exceed: min(gain * clamp, clip)."""
+        slope, width = self.bounds.lipschitz, self.bounds.width
+        gain = self.sampler.gain(self.number, self.dim)
+        if kind is Kind.GRAD:
+            clamp = min(2.0 * self.smoothing * slope, width)
+            return min(gain * clamp / (2.0 * self.smoothing), self.bounds.first_clip)
+        clamp = min(2.0 * self.reach * slope, width)
+        return min(gain * clamp / self.smoothing, self.bounds.diff_clip)
+
+    def sensitivity(self, kind: Kind, batch: int) -> float:
+        """How far replacing one record of `batch` can move the increment: 2 record_bound / batch.
+
+        With Lipschitz(L), sphere directions and reach = smoothing / T this is 2 d L / B1 for GRAD
+        and 4 d L / (B2 T) for DIFF, as in Lemmas lem:grad-estimator and lem:diff-estimator.
+        """
+        return 2.0 * self.record_bound(kind) / batch

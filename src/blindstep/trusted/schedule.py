@@ -1,0 +1,72 @@
+"""Which record answers in which step: disjoint batches, counted, not assumed.
+
+A *block* is one prefix-sum run: one GRAD batch and `period - 1` DIFF batches. A *pass* lays as many
+blocks as the run makes, one after the other, over a random order of the records; so within a pass
+each record is in at most one batch of one block. The order is public and independent of the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jaxtyping import Array, Int, Key
+
+from blindstep.errors import InvalidArgument, count
+from blindstep.trusted.randomness import public_stream
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The partition of the records.
+
+    Attributes:
+        records: number of records (privacy units) there are.
+        first_batch: records of a block's GRAD.
+        diff_batch: records of each of a block's DIFFs.
+        period: releases in a block; the first is a GRAD.
+        blocks: blocks in one pass.
+        passes: times the records are gone through, each in a fresh order.
+    """
+
+    records: int
+    first_batch: int
+    diff_batch: int
+    period: int
+    blocks: int
+    passes: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("records", "first_batch", "diff_batch", "period", "blocks", "passes"):
+            count(name, getattr(self, name))
+        if self.blocks * self.block_size > self.records:
+            raise InvalidArgument(
+                f"{self.blocks} blocks of {self.block_size} records (first_batch "
+                f"{self.first_batch} + {self.period - 1} x diff_batch {self.diff_batch}) need "
+                f"{self.blocks * self.block_size} records, got {self.records}: "
+                "use a shorter horizon, smaller batches, fewer epochs or more records."
+            )
+
+    @property
+    def block_size(self) -> int:
+        """Records that one block consumes."""
+        return self.first_batch + self.diff_batch * (self.period - 1)
+
+    def order(self, public: Key[Array, ""], pass_index: int) -> Int[np.ndarray, " records"]:
+        """The order of records in a pass: a permutation of 0 .. records-1."""
+        key = jax.random.fold_in(public_stream(public, "order of records"), pass_index)
+        return np.asarray(jax.random.permutation(key, self.records))
+
+    def rows(self, order: Int[np.ndarray, " records"], block: int) -> Int[np.ndarray, " size"]:
+        """The records of block number `block` of a pass: its GRAD batch, then its DIFF batches."""
+        if not 0 <= block < self.blocks:
+            raise InvalidArgument(f"block {block} is not one of the {self.blocks} of a pass.")
+        return order[block * self.block_size : (block + 1) * self.block_size]
+
+    def split(
+        self, rows: Int[np.ndarray, " size"]
+    ) -> tuple[Int[np.ndarray, " first"], Int[np.ndarray, "diffs batch"]]:
+        """The rows of a block as GRAD batch (first_batch) and DIFF batches (period-1, diff_batch)."""
+        rest = rows[self.first_batch :]
+        return rows[: self.first_batch], rest.reshape(self.period - 1, self.diff_batch)
