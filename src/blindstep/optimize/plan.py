@@ -103,6 +103,45 @@ class Plan:
         )
         return Conversion(oracle=oracle, learner=learner, horizon=self.horizon)
 
+    def rows(self) -> list[tuple[str, str, str]]:
+        """The plan as (name, value, meaning): what a table shows."""
+        step = "adaptive" if self.step is None else f"{self.step:.4g}"
+        tolerance = "nothing certified" if self.tolerance is None else f"{self.tolerance:.4g}"
+        if self.vacuous:
+            tolerance += "  (vacuous: no better than L)"
+        return [
+            ("preset", self.preset, f"{self.oracle} oracle, {self.sampler} directions"),
+            ("records", f"{self.records:,}", "people in the data set"),
+            ("dim", f"{self.dim:,}", "parameters"),
+            ("horizon", f"{self.horizon:,}", f"T: steps in an epoch, a GRAD every {self.period:,}"),
+            ("epochs", f"{self.epochs:,}", f"K, over {self.passes} pass(es) over the records"),
+            ("first_batch", f"{self.first_batch:,}", "B1: records of a GRAD"),
+            ("diff_batch", f"{self.diff_batch:,}", "B2: records of a DIFF"),
+            ("directions", f"{self.directions:,}", "for each record"),
+            ("smoothing", f"{self.smoothing:.4g}", "radius of the smoothed loss (paper's delta)"),
+            ("reach", f"{self.reach:.4g}", "D: longest step"),
+            ("step", step, "eta of the online learner"),
+            ("sensitivity", f"{self.sensitivity:.4g}", "of the most sensitive increment"),
+            ("noise_std", f"{self.noise_std:.4g}", f"of one draw, {self.mechanism} mechanism"),
+            (
+                "release_std",
+                f"{self.release_std_mean:.4g} .. {self.release_std_max:.4g}",
+                "noise on a released gradient per coordinate: mean, worst step",
+            ),
+            ("rho", f"{self.rho:.6g}", f"budget; the run spends exactly mu = {self.mu:.6g}"),
+            ("epsilon", f"{self.epsilon:.6g}", f"at delta = {self.delta:g}"),
+            ("radius", f"{self.radius:.4g}", "Goldstein radius of the answer"),
+            ("tolerance", tolerance, "bound on the Goldstein norm, in expectation"),
+        ]
+
+    def explain(self) -> str:
+        """Which theorem, which constants, what binds: one line for each note."""
+        return "\n".join(self.notes)
+
+    def __str__(self) -> str:
+        lines = [f"{name:<12} {value:>22}   {meaning}" for name, value, meaning in self.rows()]
+        return "\n".join([*lines, "", self.explain()])
+
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON; bounds not in force are left out."""
         out = asdict(self)

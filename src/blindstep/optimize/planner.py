@@ -91,7 +91,7 @@ def plan(
 
     Raises:
         VacuousPlan: the theorem was to choose the horizon, and its bound is no better than
-            `lipschitz`. Fix `horizon` to run all the same: privacy does not depend on it.
+            `lipschitz`. Fix `horizon` (or `epochs`) to run all the same: privacy does not depend on it.
     """
     if preset not in PRESETS:
         raise InvalidArgument(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}.")
@@ -127,7 +127,7 @@ def plan(
 def _for_records(request: Request, records: int) -> Plan:
     """The paper's plan for a number of records."""
     made = _paper(request, records)
-    if request.horizon is None and made.vacuous:
+    if request.horizon is None and request.epochs is None and made.vacuous:
         problem = request.problem(records)
         order = problem.naive_order_bound if request.oracle == "naive" else problem.order_bound
         if order(made.horizon) > problem.lipschitz:

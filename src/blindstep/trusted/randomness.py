@@ -95,7 +95,7 @@ def chacha20(key: NoiseKey, nonce: UInt32[Array, 3], blocks: int) -> UInt32[Arra
     tail = [counter] + [jnp.broadcast_to(nonce[i], (blocks,)) for i in range(3)]
     start = jnp.stack(head + body + tail)
 
-    def double_round(_: int, s: Array) -> Array:
+    def double_round(_: Array, s: Array) -> Array:
         s0, s1, s2, s3 = s[0:4], s[4:8], s[8:12], s[12:16]
         s0, s1, s2, s3 = _quarter_round(s0, s1, s2, s3)
         # Diagonals become columns by rotating rows; rotate back afterwards.

@@ -1,0 +1,15 @@
+"""Shapes and types are checked at run time in every test; every test runs in 64-bit mode."""
+
+import jax
+import pytest
+from jaxtyping import install_import_hook
+
+# Most tests run a program once: compiling it quickly matters more than running it fast.
+jax.config.update("jax_disable_most_optimizations", True)
+install_import_hook("blindstep", "typechecking.checked")
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
