@@ -1,0 +1,44 @@
+"""What the documents say is true: snippets run, named tests and labels exist, figures are right."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from blindstep.cli import app
+
+ROOT = Path(__file__).parent.parent
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SNIPPETS = [
+    (path, number, code)
+    for path in DOCS
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
+]
+COMMANDS = [
+    line.strip().removeprefix("blindstep ")
+    for path in DOCS
+    for line in path.read_text().splitlines()
+    if line.startswith("    blindstep ") and "demo" not in line
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "number", "code"), SNIPPETS, ids=[f"{p.name}-{n}" for p, n, _ in SNIPPETS]
+)
+def test_snippets_run(path, number, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, f"{path.name}-{number}", "exec"), {})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(command):
+    assert CliRunner().invoke(app, shlex.split(command)).exit_code == 0
+
+
+def test_every_test_named_in_the_documents_exists():
+    written = "\n".join(p.read_text() for p in (ROOT / "tests").glob("*.py"))
+    for path in DOCS:
+        for name in set(re.findall(r"`(test_\w+)`", path.read_text())):
+            assert f"def {name}(" in written, f"{path.name} names {name}"
