@@ -49,9 +49,9 @@ def test_there_and_back(mu, delta):
 
 @given(st.floats(1e-3, 50.0), st.floats(1e-6, 1e6), st.floats(1.0, 5.0))
 def test_noise_never_falls_short(mu, sensitivity, column):
-    sigma = accounting.noise_std_for(mu, sensitivity, column)
-    assert sensitivity * column / sigma <= mu
-    assert sensitivity * column / sigma >= mu * (1 - 1e-14)
+    sigma = accounting.noise_std_for(mu, sensitivity * column)
+    spent = accounting.block_mu([sensitivity], np.asarray([column]), sigma)
+    assert mu * (1 - 1e-14) <= spent <= mu
 
 
 def test_against_dp_accounting():

@@ -79,47 +79,15 @@ def test_errors_are_one_line_without_a_traceback(arguments, says):
 
 
 def test_refusal_of_a_vacuous_plan():
-    out = run(
-        *[
-            "plan",
-            "--records",
-            "1000",
-            "--dim",
-            "100",
-            "--rho",
-            "0.1",
-            "--radius",
-            "0.1",
-            "--lipschitz",
-            "1",
-            "--gap",
-            "1",
-        ]
-    )
+    out = run("plan", "--preset", "paper", "--records", "1000", "--dim", "100", *SMALL)
     assert out.exit_code == 2
     assert "promises nothing" in out.stderr
 
 
 def test_tolerance_to_records():
-    out = run(
-        *[
-            "plan",
-            "--tolerance",
-            "0.5",
-            "--dim",
-            "5",
-            "--rho",
-            "1",
-            "--radius",
-            "0.1",
-            "--lipschitz",
-            "1",
-            "--gap",
-            "1",
-            "--json",
-        ]
-    )
-    assert json.loads(out.stdout)["tolerance"] <= 0.5
+    for preset in ("paper", "tight"):
+        out = run("plan", "--preset", preset, "--tolerance", "0.5", "--dim", "5", *SMALL, "--json")
+        assert json.loads(out.stdout)["tolerance"] <= 0.5
 
 
 def test_demo_improves_and_says_its_guarantee():

@@ -22,6 +22,7 @@ def make_plan(records, **choices):
     choices = {"horizon": 5, "epochs": 3, **choices}
     return bs.plan(
         records=records,
+        preset="paper",
         dim=DIM,
         privacy=bs.Privacy(rho=2.0),
         radius=0.8,

@@ -177,8 +177,9 @@ def test_variance_is_below_the_lemmas(kind):
     printed = 16 * dim / batch * (1.0 if kind is Kind.GRAD else (distance / smoothing) ** 2)
     from blindstep.optimize.theory import sphere_moments
 
-    grad, diff = sphere_moments(dim, dim)
-    ours = (grad if kind is Kind.GRAD else diff * (distance / smoothing) ** 2) / batch
+    moments = sphere_moments(dim, dim)
+    ours = moments.grad if kind is Kind.GRAD else moments.diff * (distance / smoothing) ** 2
+    ours /= batch
     assert variance < ours < printed
 
 

@@ -14,7 +14,7 @@ from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.trusted.randomness import fresh_keys
 from losses import capped_distance
 
-BUDGET = {"privacy": bs.Privacy(rho=1.0), "radius": 0.5, "lipschitz": 1.0}
+BUDGET = {"preset": "paper", "privacy": bs.Privacy(rho=1.0), "radius": 0.5, "lipschitz": 1.0}
 SMALL = {**BUDGET, "horizon": 3, "first_batch": 4, "diff_batch": 2}
 DATA = np.random.default_rng(0).normal(size=(40, 2))
 
@@ -52,6 +52,7 @@ def test_it_gets_closer():
         radius=2.0,
         lipschitz=1.0,
         gap=1.5,
+        preset="paper",
         horizon=4,
         diff_batch=200,
         seed=0,
@@ -87,12 +88,13 @@ def test_memory_is_bounded_by_a_chunk():
     )
     machine, space = plan.build(), ParameterSpace.of(jnp.zeros(dim))
     keys = fresh_keys(0)
-    first, diffs = jnp.zeros((1, records - 1, 1)), jnp.zeros((1, 1, 1, 1))
+    first, diffs = np.arange(records - 1)[None], np.full((1, 1, 1), records - 1)
     lowered = compiled.run_epoch.lower(
         machine,
         lambda p, z: jnp.abs(jnp.sum(p) - z[0]),
         space,
         machine.begin(jnp.zeros(dim)),
+        jnp.zeros((records, 1)),
         first,
         diffs,
         keys.public,

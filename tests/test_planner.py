@@ -8,12 +8,12 @@ from scipy.optimize import minimize_scalar
 
 import blindstep as bs
 import reference
-from blindstep.optimize.theory import Problem, explicit_bound, sphere_moments
+from blindstep.optimize.theory import Problem, explicit_bound, oracle_errors, sphere_moments
 from blindstep.trusted import accounting
 from blindstep.trusted.directions import Sphere
 from blindstep.trusted.prefix import BinaryTree
 
-FACTS = {"dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 1.0}
+FACTS = {"preset": "paper", "dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 1.0}
 
 
 def make(horizon=None, rho=1.0, records=10**6, **choices):
@@ -167,20 +167,34 @@ def test_erratum_5_radius():
     assert "certifies radius 0.1" in plan.explain()
 
 
+def bound(dim, horizon, epochs, smoothing, release):
+    """The explicit bound of preset paper, with L = gap = 1."""
+    reach = smoothing / horizon
+    error = oracle_errors(
+        sphere_moments(dim, dim),
+        lipschitz=1.0,
+        smoothing=smoothing,
+        reach=reach,
+        period=horizon,
+        first_batch=horizon + 1,
+        diff_batch=1,
+        shared=False,
+    )
+    return explicit_bound(
+        lipschitz=1.0,
+        gap=1.0,
+        smoothing=smoothing,
+        reach=reach,
+        horizon=horizon,
+        epochs=epochs,
+        error=error,
+        noise=math.sqrt(dim) * release,
+    )
+
+
 def test_erratum_6_step_size():
     plan = make(16)
-    grad, diff = sphere_moments(100, 100)
-    terms = explicit_bound(
-        Problem(100, 10**6, 1.0, 1.0, 0.05, 1.0),
-        horizon=16,
-        period=16,
-        epochs=plan.epochs,
-        first_batch=17,
-        diff_batch=1,
-        moments=(grad, diff),
-        reach=plan.reach,
-        release_std=plan.noise_std * BinaryTree(16).row_norms(),
-    )
+    terms = bound(100, 16, plan.epochs, 0.05, plan.noise_std * BinaryTree(16).row_norms())
     assert plan.step == pytest.approx(plan.reach / (4 * terms.gradient_rms))
     assert plan.tolerance == pytest.approx(terms.total)
 
@@ -197,17 +211,7 @@ def test_our_bound_is_below_the_papers():
         reach = delta / horizon
         sigma = 4 * dim / horizon * math.sqrt(horizon.bit_length())
         release = sigma * BinaryTree(horizon).row_norms()
-        ours = explicit_bound(
-            Problem(dim, 10**6, 1.0, 1.0, delta, 1.0),
-            horizon=horizon,
-            period=horizon,
-            epochs=epochs,
-            first_batch=first,
-            diff_batch=1,
-            moments=sphere_moments(dim, dim),
-            reach=reach,
-            release_std=release,
-        ).total
+        ours = bound(dim, horizon, epochs, delta, release).total
         theirs = reference.proof_bound(
             horizon,
             epochs,

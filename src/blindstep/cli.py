@@ -14,8 +14,11 @@ from rich.table import Table
 from blindstep.errors import BlindstepError
 from blindstep.insight import demo as demonstration
 from blindstep.insight.tables import plan_table, privacy_numbers, privacy_table
-from blindstep.optimize.planner import ORACLES, PRESETS
+from blindstep.optimize.plan import MECHANISMS, SAMPLERS
+from blindstep.optimize.planner import PRESETS
 from blindstep.optimize.planner import plan as make_plan
+from blindstep.optimize.request import ORACLES
+from blindstep.trusted.bounds import Clip
 from blindstep.trusted.privacy import DEFAULT_DELTA, Privacy
 
 app = typer.Typer(
@@ -70,30 +73,54 @@ def plan(
     delta: Delta = DEFAULT_DELTA,
     lipschitz: Annotated[float | None, typer.Option(help="Lipschitz bound of the loss.")] = None,
     gap: Annotated[float | None, typer.Option(help="Bound on F(start) - inf F.")] = None,
-    preset: Annotated[str, typer.Option(help=f"One of: {', '.join(PRESETS)}.")] = "paper",
-    oracle: Annotated[str, typer.Option(help=f"One of: {', '.join(ORACLES)}.")] = ORACLES[0],
+    clip: Annotated[float | None, typer.Option(help="Clip norm of a record's GRAD.")] = None,
+    diff_clip: Annotated[float | None, typer.Option(help="Clip norm of a record's DIFF.")] = None,
+    preset: Annotated[str, typer.Option(help=f"One of: {', '.join(PRESETS)}.")] = "tight",
+    oracle: Annotated[str | None, typer.Option(help=f"One of: {', '.join(ORACLES)}.")] = None,
     horizon: Annotated[int | None, typer.Option(help="Steps in an epoch (T).")] = None,
+    period: Annotated[int | None, typer.Option(help="Steps from one GRAD to the next.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs (K).")] = None,
+    passes: Annotated[int | None, typer.Option(help="Passes over the records.")] = None,
     first_batch: Annotated[int | None, typer.Option(help="Records of a GRAD (B1).")] = None,
     diff_batch: Annotated[int | None, typer.Option(help="Records of a DIFF (B2).")] = None,
+    directions: Annotated[int | None, typer.Option(help="Directions for each record (q).")] = None,
+    evaluations: Annotated[int | None, typer.Option(help="Most loss evaluations.")] = None,
+    mechanism: Annotated[str | None, typer.Option(help=f"One of: {', '.join(MECHANISMS)}.")] = None,
+    sampler: Annotated[str | None, typer.Option(help=f"One of: {', '.join(SAMPLERS)}.")] = None,
+    sharing: Annotated[str | None, typer.Option(help="One of: record, batch, block.")] = None,
+    smoothing: Annotated[float | None, typer.Option(help="Smoothing radius (h).")] = None,
+    reach: Annotated[float | None, typer.Option(help="Longest step (D).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan a run: every number of it, what it costs and what it certifies."""
     try:
+        fixed = {
+            "oracle": oracle,
+            "horizon": horizon,
+            "period": period,
+            "epochs": epochs,
+            "passes": passes,
+            "first_batch": first_batch,
+            "diff_batch": diff_batch,
+            "directions": directions,
+            "evaluations": evaluations,
+            "mechanism": mechanism,
+            "sampler": sampler,
+            "sharing": sharing,
+            "smoothing": smoothing,
+            "reach": reach,
+        }
         made = make_plan(
             dim=dim,
             privacy=Privacy(epsilon, delta, rho=rho),
             radius=radius,
             records=records,
             tolerance=tolerance,
+            preset=preset,
             lipschitz=lipschitz,
             gap=gap,
-            preset=preset,
-            oracle=oracle,
-            horizon=horizon,
-            epochs=epochs,
-            first_batch=first_batch,
-            diff_batch=diff_batch,
+            bounds=None if clip is None else Clip(clip, diff_clip),
+            **fixed,
         )
     except BlindstepError as error:
         _fail(error, as_json)

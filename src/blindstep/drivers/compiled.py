@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,10 +11,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.drivers.progress import RunProgress
-from blindstep.drivers.pytrees import ParameterSpace, check_loss, count_records, take_rows
+from blindstep.drivers.pytrees import ParameterSpace, check_loss, count_records
 from blindstep.drivers.result import History, Result
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.conversion import Conversion, Released, State
@@ -91,12 +92,16 @@ def _run(
     # Floats become traced arguments: a run that differs in noise or step size compiles nothing.
     traced = jax.tree.map(lambda v: jnp.asarray(v) if isinstance(v, float) else v, machine)
     state = machine.begin(space.flatten(params))
+    on_disk = any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
+    if not on_disk:
+        data = jax.tree.map(jnp.asarray, data)
     means, norms, seconds = [], [], []
     began = time.perf_counter()
     with RunProgress(machine.oracle, machine.epochs, plan.delta, show=progress) as bar:
-        for first, diffs in _epochs_of_records(machine, data, keys.public):
+        for first, diffs in _epochs_of_rows(machine, keys.public):
+            held = _only(data, first, diffs) if on_disk else (data, first, diffs)
             state, mean, released = run_epoch(
-                traced, loss, space, state, first, diffs, keys.public, keys.noise
+                traced, loss, space, state, *held, keys.public, keys.noise
             )
             means.append(np.asarray(mean))
             norms.append(jax.tree.map(np.asarray, released))
@@ -122,18 +127,33 @@ def _run(
     )
 
 
-def _epochs_of_records(
-    machine: Conversion, data: PyTree, public: Key[Array, ""]
-) -> Iterator[tuple[PyTree, PyTree]]:
-    """The records of each epoch: its blocks' GRAD batches, and their DIFF batches."""
+def _epochs_of_rows(
+    machine: Conversion, public: Key[Array, ""]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The row numbers of each epoch: GRAD (block, record), and DIFF (block, step, record)."""
     schedule, per_epoch = machine.oracle.schedule, machine.blocks_per_epoch
-    for pass_index in range(schedule.passes):
-        order = schedule.order(public, pass_index)
-        for start in range(0, schedule.blocks, per_epoch):
-            blocks = range(start, start + per_epoch)
-            splits = [schedule.split(schedule.rows(order, block)) for block in blocks]
-            first, diffs = (np.stack(rows) for rows in zip(*splits, strict=True))
-            yield take_rows(data, first), take_rows(data, diffs)
+    order_of = functools.lru_cache(maxsize=1)(functools.partial(schedule.order, public))
+    for start in range(0, machine.epochs * per_epoch, per_epoch):
+        splits = [
+            schedule.split(schedule.rows(order_of(block // schedule.blocks_per_pass), block))
+            for block in range(start, start + per_epoch)
+        ]
+        first, diffs = (np.stack(rows) for rows in zip(*splits, strict=True))
+        yield first, diffs
+
+
+def _only(
+    data: PyTree, first: np.ndarray, diffs: np.ndarray
+) -> tuple[PyTree, np.ndarray, np.ndarray]:
+    """The records of one epoch alone, with their new row numbers: for data that stays on disk."""
+    rows = np.concatenate([first.ravel(), diffs.ravel()])
+    number = np.arange(rows.size)
+    taken = jax.tree.map(lambda leaf: leaf[rows], data)
+    return (
+        taken,
+        number[: first.size].reshape(first.shape),
+        number[first.size :].reshape(diffs.shape),
+    )
 
 
 @eqx.filter_jit
@@ -142,36 +162,36 @@ def run_epoch(
     loss: Loss,
     space: ParameterSpace,
     state: State,
-    first: PyTree,
-    diffs: PyTree,
+    data: PyTree,
+    first: Int[Array | np.ndarray, "blocks first"],
+    diffs: Int[Array | np.ndarray, "blocks steps batch"],
     public: Key[Array, ""],
     noise: NoiseKey,
 ) -> tuple[State, Float[Array, " dim"], Released]:
     """One epoch: a scan over blocks, each a GRAD and a scan over its DIFFs.
 
-    `first` has axes (block, record), `diffs` (block, step, record).
+    `first` and `diffs` are row numbers in `data`: no record is in memory twice.
     """
-    estimator, schedule = machine.oracle.estimator, machine.oracle.schedule
+    estimator = machine.oracle.estimator
 
     def evaluate(points: Float[Array, "2 q dim"], record: PyTree) -> Float[Array, "2 q"]:
         return jax.vmap(jax.vmap(lambda point: loss(space.unflatten(point), record)))(points)
 
-    def step(kind: Kind, size: int, state: State, records: PyTree) -> tuple[State, Released]:
+    def step(kind: Kind, state: State, rows: Int[Array, " batch"]) -> tuple[State, Released]:
         query = machine.ask(state, kind, public)
-        chunk = chunk_for(size, estimator.number, estimator.dim)
+        records = jax.tree.map(lambda leaf: leaf[rows], data)
+        chunk = chunk_for(rows.shape[0], estimator.number, estimator.dim)
         moved = increment(estimator, query, evaluate, records, chunk)
         return machine.tell(state, moved, public, noise)
 
-    def block(state: State, records: tuple[PyTree, PyTree]) -> tuple[State, Released]:
-        state, start = step(Kind.GRAD, schedule.first_batch, state, records[0])
+    def block(state: State, rows: tuple[Array, Array]) -> tuple[State, Released]:
+        state, start = step(Kind.GRAD, state, rows[0])
         start = jax.tree.map(lambda leaf: leaf[None], start)
-        if schedule.period == 1:
+        if machine.period == 1:
             return state, start
-        state, later = jax.lax.scan(
-            lambda s, r: step(Kind.DIFF, schedule.diff_batch, s, r), state, records[1]
-        )
+        state, later = jax.lax.scan(lambda s, r: step(Kind.DIFF, s, r), state, rows[1])
         return state, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), start, later)
 
-    state, released = jax.lax.scan(block, state, (first, diffs))
+    state, released = jax.lax.scan(block, state, (jnp.asarray(first), jnp.asarray(diffs)))
     state, mean = machine.end_epoch(state)
     return state, mean, jax.tree.map(jnp.ravel, released)

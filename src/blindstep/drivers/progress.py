@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import TracebackType
 
 from rich.console import Console
@@ -16,7 +17,8 @@ class RunProgress:
 
     def __init__(self, oracle: Oracle, epochs: int, delta: float, *, show: bool) -> None:
         self._per_pass = oracle.mu_per_pass()
-        self._epochs_per_pass = epochs // oracle.schedule.passes
+        self._blocks_per_epoch = oracle.schedule.blocks // epochs
+        self._blocks_per_pass = oracle.schedule.blocks_per_pass
         self._delta = delta
         self._bar = Progress(
             TextColumn("epoch"),
@@ -31,8 +33,8 @@ class RunProgress:
 
     def advance(self, epochs_begun: int) -> None:
         """Say that another epoch is done; what was spent follows from the count alone."""
-        passes = -(-epochs_begun // self._epochs_per_pass)
-        mu = accounting.compose([self._per_pass] * passes)
+        passes = -(-epochs_begun * self._blocks_per_epoch // self._blocks_per_pass)
+        mu = self._per_pass * math.sqrt(passes)
         spent = f"epsilon {accounting.epsilon(mu, self._delta):.3f} at delta {self._delta:g}"
         self._bar.update(self._task, advance=1, spent=spent)
 

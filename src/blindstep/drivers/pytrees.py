@@ -117,8 +117,3 @@ def check_loss(loss: Callable[..., Any], params: PyTree, data: PyTree) -> None:
         raise InvalidArgument(
             f"the loss returned dtype {leaves[0].dtype}: it must return a real number."
         )
-
-
-def take_rows(data: PyTree, rows: np.ndarray) -> PyTree:
-    """The records with these row numbers; memory-mapped arrays are read row by row, not whole."""
-    return jax.tree.map(lambda leaf: leaf[rows], data)

@@ -50,10 +50,12 @@ class Story:
 
 def run(epsilons: tuple[float, ...] = (0.1, 0.3, 1.0), progress: bool = False) -> list[Story]:
     """Run the demonstration: start, each epsilon, without privacy."""
-    people = homes()
+    people = jnp.asarray(homes())
     mean_walk = jax.jit(lambda place: jnp.mean(jax.vmap(walk, (None, 0))(place, people)))
     stories = [Story("start", None, _START, float(mean_walk(jnp.asarray(_START))), None)]
-    budgets = [(f"epsilon {e:g}", e, Privacy(epsilon=e)) for e in epsilons]
+    budgets: list[tuple[str, float | None, Privacy]] = [
+        (f"epsilon {e:g}", e, Privacy(epsilon=e)) for e in epsilons
+    ]
     budgets.append(("no privacy", None, Privacy(rho=_NO_PRIVACY_RHO)))
     for label, epsilon, budget in budgets:
         result = minimize(
@@ -64,6 +66,7 @@ def run(epsilons: tuple[float, ...] = (0.1, 0.3, 1.0), progress: bool = False) -
             radius=2.0,
             lipschitz=1.0,
             gap=_CAP,
+            preset="paper",
             horizon=4,
             diff_batch=250,
             progress=progress,

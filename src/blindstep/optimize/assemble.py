@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 
 import numpy as np
+from jaxtyping import Float
 
 from blindstep.errors import count
-from blindstep.optimize.plan import Plan, build_oracle
-from blindstep.optimize.theory import Problem, Terms, explicit_bound, sphere_moments
+from blindstep.optimize.plan import MECHANISMS, SAMPLERS, Plan, build_oracle
+from blindstep.optimize.theory import (
+    Moments,
+    Terms,
+    clip_bias,
+    explicit_bound,
+    frame_moments,
+    oracle_errors,
+    sphere_moments,
+)
 from blindstep.trusted import accounting
 from blindstep.trusted.bounds import Bounds
 from blindstep.trusted.privacy import Privacy
@@ -23,12 +33,12 @@ class Layout:
     oracle: str
     mechanism: str
     sampler: str
+    sharing: str
     records: int
     dim: int
     horizon: int
     period: int
     epochs: int
-    passes: int
     first_batch: int
     diff_batch: int
     directions: int
@@ -36,18 +46,37 @@ class Layout:
     radius: float
     reach: float
 
+    def moments(self) -> Moments:
+        """Moments of the estimates along these directions."""
+        if SAMPLERS[self.sampler].orthonormal:
+            return frame_moments(self.dim, self.directions)
+        return sphere_moments(self.dim, self.directions)
+
+    @property
+    def release_dim(self) -> int:
+        """Coordinates that carry noise."""
+        return self.directions if self.sharing == "block" else self.dim
+
+
+@lru_cache(maxsize=256)
+def mechanism_norms(name: str, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Column norms of C and row norms of B: a planner asks for the same ones again and again."""
+    mechanism = MECHANISMS[name](steps)
+    return mechanism.column_norms(), mechanism.row_norms()
+
 
 def assemble(
     layout: Layout, privacy: Privacy, bounds: Bounds, lipschitz: float | None, gap: float | None
 ) -> Plan:
     """Calibrate the noise, then say what the run costs and certifies.
 
-    Noise: sigma = s |C| / rho with s the largest sensitivity of a block's increments and |C| the
-    largest column norm: Corollary cor:privacy with the exact node count in place of 2 ln T.
+    Noise: sigma = max_i s_i |column i of C| / rho, exactly; in preset `paper` the largest s_i times the
+    largest column norm, as Corollary cor:privacy has it (with the exact node count).
     """
     count("epochs", layout.epochs)
     draft = Plan(
         **asdict(layout),
+        passes=1,
         step=None,
         bounds=bounds,
         lipschitz=lipschitz,
@@ -65,14 +94,18 @@ def assemble(
         notes=(),
     )
     unit = build_oracle(draft)
-    worst = max(unit.sensitivities())
-    columns, rows = unit.mechanism.column_norms(), unit.mechanism.row_norms()
-    per_pass = privacy.rho / math.sqrt(layout.passes)
-    noise_std = accounting.noise_std_for(per_pass, worst, float(columns.max()))
+    sensitivities = np.asarray(unit.sensitivities())
+    columns, rows = mechanism_norms(layout.mechanism, layout.period)
+    if layout.preset == "paper":
+        cost = float(sensitivities.max() * columns.max())
+    else:
+        cost = float(np.max(sensitivities * columns))
+    noise_std = accounting.noise_std_for(privacy.rho, cost * math.sqrt(unit.schedule.passes))
     release = noise_std * rows
     made = replace(
         draft,
-        sensitivity=worst,
+        passes=unit.schedule.passes,
+        sensitivity=float(sensitivities.max()),
         noise_std=noise_std,
         release_std_max=float(release.max()),
         release_std_mean=float(np.sqrt(np.mean(release**2))),
@@ -81,7 +114,7 @@ def assemble(
     if lipschitz is None:
         note = "Without a Lipschitz bound nothing is certified about stationarity; privacy is."
         return replace(made, notes=(note,))
-    terms = _terms(layout, privacy, lipschitz, gap or 0.0, release)
+    terms = bound_terms(layout, bounds, lipschitz, gap or 0.0, release)
     step = layout.reach / (math.sqrt(layout.horizon) * terms.gradient_rms)
     made = replace(made, step=step)
     if gap is None:
@@ -93,34 +126,43 @@ def assemble(
     )
 
 
-def _terms(
-    layout: Layout, privacy: Privacy, lipschitz: float, gap: float, release: np.ndarray
+def bound_terms(
+    layout: Layout,
+    bounds: Bounds,
+    lipschitz: float,
+    gap: float,
+    release: Float[np.ndarray, " period"],
 ) -> Terms:
-    problem = Problem(
-        dim=layout.dim,
-        records=layout.records,
+    """The explicit bound of a layout with this noise on its releases."""
+    moments = layout.moments()
+    error = oracle_errors(
+        moments,
+        lipschitz=lipschitz,
+        smoothing=layout.smoothing,
+        reach=layout.reach,
+        period=layout.period,
+        first_batch=layout.first_batch,
+        diff_batch=layout.diff_batch,
+        shared=layout.sharing != "record",
+    )
+    return explicit_bound(
         lipschitz=lipschitz,
         gap=gap,
         smoothing=layout.smoothing,
-        rho=privacy.rho,
-    )
-    return explicit_bound(
-        problem,
-        horizon=layout.horizon,
-        period=layout.period,
-        epochs=layout.epochs,
-        first_batch=layout.first_batch,
-        diff_batch=layout.diff_batch,
-        moments=sphere_moments(layout.dim, layout.directions),
         reach=layout.reach,
-        release_std=release,
+        horizon=layout.horizon,
+        epochs=layout.epochs,
+        error=error,
+        noise=math.sqrt(layout.release_dim) * release,
+        bias=lipschitz * clip_bias(moments, bounds.first_clip / lipschitz),
     )
 
 
 def _verdict(terms: Terms, lipschitz: float, layout: Layout) -> tuple[str, ...]:
     parts = (
         f"Tolerance {terms.total:.4g} = progress {terms.progress:.3g} + regret {terms.regret:.3g} "
-        f"+ estimation {terms.estimation:.3g} + noise {terms.noise:.3g}; {terms.binding} binds."
+        f"+ estimation {terms.estimation:.3g} + noise {terms.noise:.3g} + bias {terms.bias:.3g}; "
+        f"{terms.binding} binds."
     )
     if terms.total < lipschitz:
         return (parts,)

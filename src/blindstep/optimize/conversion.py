@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.learners import Learner
-from blindstep.trusted.estimators import Kind, Query
+from blindstep.trusted.estimators import Kind, Query, Sharing
 from blindstep.trusted.oracle import Oracle, OracleState
 from blindstep.trusted.randomness import NoiseKey, public_stream
 
@@ -88,7 +88,7 @@ class Conversion(eqx.Module):
     @property
     def epochs(self) -> int:
         """Epochs in the whole run, over all passes."""
-        return self.oracle.schedule.blocks * self.oracle.schedule.passes // self.blocks_per_epoch
+        return self.oracle.schedule.blocks // self.blocks_per_epoch
 
     def begin(self, start: Float[Array, " dim"]) -> State:
         """The state before the first step. Delta_1 = 0, so w_1 = x_1."""
@@ -106,21 +106,29 @@ class Conversion(eqx.Module):
 
     def ask(self, state: State, kind: Kind, public: Key[Array, ""]) -> Query:
         """What the next step wants to know; `kind` is GRAD at the first step of a block."""
-        key = public_stream(public, "directions")
-        key = jax.random.fold_in(jax.random.fold_in(key, state.epoch), state.step)
+        key = self._direction_key(state, public)
         return Query(point=state.point, reference=state.previous, key=key, kind=kind)
+
+    def _direction_key(self, state: State, public: Key[Array, ""]) -> Key[Array, ""]:
+        """The public key of this step's directions: one for each step, or for each block."""
+        step = state.step
+        if self.oracle.estimator.sharing is Sharing.BLOCK:
+            step = step // self.period * self.period
+        key = jax.random.fold_in(public_stream(public, "directions"), state.epoch)
+        return jax.random.fold_in(key, step)
 
     def tell(
         self,
         state: State,
-        increment: Float[Array, " dim"],
+        increment: Float[Array, " release_dim"],
         public: Key[Array, ""],
         noise: NoiseKey,
     ) -> tuple[State, Released]:
         """Release the increment through the oracle and take the learner's step."""
         block = state.epoch * self.blocks_per_epoch + state.step // self.period
         in_block = state.step % self.period + 1
-        oracle, gradient = self.oracle.release(state.oracle, increment, block, in_block, noise)
+        oracle, released = self.oracle.release(state.oracle, increment, block, in_block, noise)
+        gradient = self.oracle.estimator.lift(released, self._direction_key(state, public))
         learner, move = self.learner.update(state.learner, state.move, gradient)
         position = state.position + state.move
         key = public_stream(public, "path")

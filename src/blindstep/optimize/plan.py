@@ -8,15 +8,20 @@ from dataclasses import asdict, dataclass, fields
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.conversion import Conversion
 from blindstep.optimize.learners import AdaptiveStep, ConstantStep
+from blindstep.trusted.blt import BLT
 from blindstep.trusted.bounds import Bounds
 from blindstep.trusted.directions import Directions, Sphere
-from blindstep.trusted.estimators import Estimator
+from blindstep.trusted.estimators import Estimator, Sharing
+from blindstep.trusted.frames import Haar, Structured
 from blindstep.trusted.oracle import Oracle
 from blindstep.trusted.prefix import BinaryTree, Independent, Prefix
 from blindstep.trusted.schedule import Schedule
+from blindstep.trusted.toeplitz import SquareRoot
 
-MECHANISMS: dict[str, type[Prefix]] = {cls.name: cls for cls in (Independent, BinaryTree)}
-SAMPLERS: dict[str, type[Directions]] = {cls.name: cls for cls in (Sphere,)}
+MECHANISMS: dict[str, type[Prefix]] = {
+    cls.name: cls for cls in (Independent, BinaryTree, SquareRoot, BLT)
+}
+SAMPLERS: dict[str, type[Directions]] = {cls.name: cls for cls in (Sphere, Haar, Structured)}
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class Plan:
         oracle: "variance-reduced" or "naive".
         mechanism: the prefix noise.
         sampler: the probing directions.
+        sharing: whether each "record" has its own directions, or a "batch" or "block" shares them.
         records: records the plan is made for.
         dim: number of parameters.
         horizon: T, steps in an epoch.
@@ -61,6 +67,7 @@ class Plan:
     oracle: str
     mechanism: str
     sampler: str
+    sharing: str
     records: int
     dim: int
     horizon: int
@@ -92,7 +99,7 @@ class Plan:
     def build(self) -> Conversion:
         """The state machine of this plan. Its privacy is computed anew, from what it really does."""
         oracle = build_oracle(self)
-        if oracle.mu() > self.rho * (1 + 1e-12):
+        if oracle.mu() > self.rho:
             raise InvalidArgument(
                 f"the plan's noise_std {self.noise_std:g} spends mu = {oracle.mu():g}, above its "
                 f"budget rho = {self.rho:g}: make the plan with blindstep.plan."
@@ -110,7 +117,11 @@ class Plan:
         if self.vacuous:
             tolerance += "  (vacuous: no better than L)"
         return [
-            ("preset", self.preset, f"{self.oracle} oracle, {self.sampler} directions"),
+            (
+                "preset",
+                self.preset,
+                f"{self.oracle} oracle, {self.sampler} directions for each {self.sharing}",
+            ),
             ("records", f"{self.records:,}", "people in the data set"),
             ("dim", f"{self.dim:,}", "parameters"),
             ("horizon", f"{self.horizon:,}", f"T: steps in an epoch, a GRAD every {self.period:,}"),
@@ -171,7 +182,6 @@ class Plan:
 
 def build_oracle(plan: Plan) -> Oracle:
     """The trusted oracle of a plan."""
-    blocks = plan.epochs // plan.passes * (plan.horizon // plan.period)
     return Oracle(
         estimator=Estimator(
             dim=plan.dim,
@@ -180,6 +190,7 @@ def build_oracle(plan: Plan) -> Oracle:
             smoothing=plan.smoothing,
             reach=plan.reach,
             bounds=plan.bounds,
+            sharing=Sharing(plan.sharing),
         ),
         mechanism=MECHANISMS[plan.mechanism](plan.period),
         schedule=Schedule(
@@ -187,8 +198,7 @@ def build_oracle(plan: Plan) -> Oracle:
             first_batch=plan.first_batch,
             diff_batch=plan.diff_batch,
             period=plan.period,
-            blocks=blocks,
-            passes=plan.passes,
+            blocks=plan.epochs * (plan.horizon // plan.period),
         ),
         noise_std=float(plan.noise_std),
     )

@@ -1,57 +1,32 @@
 """Planning: from a problem and a privacy budget to every number of a run.
 
-Preset `paper` takes the parameters of Theorem thm:convergence and Corollary cor:privacy, with the
-errata of docs/errata.md. Any of them can be fixed by the user; the rest follows.
+Three presets, one interface: `tight` minimises the explicit bound (docs/planning.md), `paper` takes the
+parameters of the paper's theorem, `klt` those of its successor. Whatever the user fixes stays.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from typing import Any
 
 from blindstep.errors import InvalidArgument, VacuousPlan, count, positive
-from blindstep.optimize.assemble import Layout, assemble
+from blindstep.optimize.klt import layout_klt
+from blindstep.optimize.paper import layout_paper, plan_paper
 from blindstep.optimize.plan import Plan
-from blindstep.optimize.theory import Problem
+from blindstep.optimize.request import Request
+from blindstep.optimize.tight import plan_tight
 from blindstep.trusted.bounds import Bounds, Lipschitz
 from blindstep.trusted.privacy import Privacy
 
-ORACLES = ("variance-reduced", "naive")
-PRESETS = ("paper",)
+_PLANNERS: dict[str, Callable[[Request, int], Plan]] = {
+    "tight": plan_tight,
+    "paper": plan_paper,
+    "klt": layout_klt,
+}
+# While records are searched for, a vacuous plan is an answer, not an error.
+_SEARCHED = {**_PLANNERS, "paper": layout_paper}
+PRESETS = tuple(_PLANNERS)
 _MOST_RECORDS = 10**15
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for, checked. Unset choices are None."""
-
-    dim: int
-    privacy: Privacy
-    radius: float
-    lipschitz: float | None
-    gap: float | None
-    bounds: Bounds
-    oracle: str
-    horizon: int | None
-    epochs: int | None
-    first_batch: int | None
-    diff_batch: int | None
-
-    @property
-    def smoothing(self) -> float:
-        """Half the radius: running with delta certifies radius 2 delta (erratum 5)."""
-        return self.radius / 2
-
-    def problem(self, records: int) -> Problem:
-        """The problem as the theorems see it. An unknown gap counts 0; callers check for that."""
-        return Problem(
-            dim=self.dim,
-            records=records,
-            lipschitz=self.lipschitz or 0.0,
-            gap=self.gap or 0.0,
-            smoothing=self.smoothing,
-            rho=self.privacy.rho,
-        )
 
 
 def plan(
@@ -61,89 +36,56 @@ def plan(
     radius: float,
     records: int | None = None,
     tolerance: float | None = None,
+    preset: str = "tight",
     lipschitz: float | None = None,
     gap: float | None = None,
     bounds: Bounds | None = None,
-    preset: str = "paper",
-    oracle: str = "variance-reduced",
-    horizon: int | None = None,
-    epochs: int | None = None,
-    first_batch: int | None = None,
-    diff_batch: int | None = None,
+    **fixed: Any,
 ) -> Plan:
     """Plan a run: from `records` to the tolerance they buy, or from `tolerance` to records needed.
 
     Args:
         dim: number of parameters.
         privacy: the budget.
-        radius: Goldstein radius to certify; preset `paper` runs with smoothing radius / 2.
+        radius: Goldstein radius of the answer.
         records: number of records there are.
         tolerance: the stationarity wanted; gives the smallest number of records that certifies it.
+        preset: "tight", "paper" or "klt".
         lipschitz: Lipschitz bound of the loss. Enforced by clamping, so privacy does not rest on it.
         gap: bound on F(start) - inf F.
-        bounds: further enforced bounds, combined with Lipschitz(lipschitz).
-        preset: "paper".
-        oracle: "variance-reduced", or "naive" (a fresh GRAD with one direction at each step).
-        horizon: T, if fixed by the user.
-        epochs: K, if fixed by the user.
-        first_batch: B1, if fixed by the user.
-        diff_batch: B2, if fixed by the user.
+        bounds: further enforced bounds, combined with Lipschitz(lipschitz). Who does not know L
+            plans by a clip norm instead: bounds=Clip(1.0).
+        **fixed: choices that are not left to the preset, named as in `Plan`: oracle, horizon,
+            period, epochs, passes, first_batch, diff_batch, directions, mechanism, sampler,
+            sharing, smoothing, reach; and `evaluations`, the most loss evaluations of the run.
 
     Raises:
-        VacuousPlan: the theorem was to choose the horizon, and its bound is no better than
-            `lipschitz`. Fix `horizon` (or `epochs`) to run all the same: privacy does not depend on it.
+        VacuousPlan: the paper's theorem was to choose the horizon, and its bound is no better
+            than `lipschitz`. Fix `horizon` (or `epochs`) to run all the same: privacy does not
+            depend on it.
     """
-    if preset not in PRESETS:
+    if preset not in _PLANNERS:
         raise InvalidArgument(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}.")
-    if oracle not in ORACLES:
-        raise InvalidArgument(f"oracle must be one of {', '.join(ORACLES)}, got {oracle!r}.")
-    given = bounds or Bounds()
+    enforced = bounds or Bounds()
     if lipschitz is not None:
-        given = given & Lipschitz(lipschitz)
-    request = Request(
-        dim=count("dim", dim),
-        privacy=privacy,
-        radius=positive("radius", radius),
-        lipschitz=None if lipschitz is None else positive("lipschitz", lipschitz),
-        gap=None if gap is None else positive("gap", gap, "give a bound on F(start) - inf F"),
-        bounds=given,
-        oracle=oracle,
-        horizon=None if horizon is None else count("horizon", horizon),
-        epochs=None if epochs is None else count("epochs", epochs),
-        first_batch=None if first_batch is None else count("first_batch", first_batch),
-        diff_batch=None if diff_batch is None else count("diff_batch", diff_batch),
-    )
-    request.bounds.require_finite(needs_diff=oracle == "variance-reduced" and horizon != 1)
+        enforced = enforced & Lipschitz(lipschitz)
+    try:
+        request = Request(dim, privacy, radius, enforced, lipschitz, gap, **fixed)
+    except TypeError as error:
+        raise InvalidArgument(f"{error}: see the names of a Plan.") from None
     if (records is None) == (tolerance is None):
         raise InvalidArgument(
             f"give either records or tolerance, got records={records!r} and "
             f"tolerance={tolerance!r}: records are turned into a tolerance, and back."
         )
     if tolerance is not None:
-        return _for_tolerance(request, positive("tolerance", tolerance))
-    return _for_records(request, count("records", records))
+        return _for_tolerance(_SEARCHED[preset], request, positive("tolerance", tolerance))
+    return _PLANNERS[preset](request, count("records", records))
 
 
-def _for_records(request: Request, records: int) -> Plan:
-    """The paper's plan for a number of records."""
-    made = _paper(request, records)
-    if request.horizon is None and request.epochs is None and made.vacuous:
-        problem = request.problem(records)
-        order = problem.naive_order_bound if request.oracle == "naive" else problem.order_bound
-        if order(made.horizon) > problem.lipschitz:
-            raise VacuousPlan(
-                f"the theorem promises nothing here: with {records} records in dimension "
-                f"{request.dim} at rho = {request.privacy.rho:g} its bound is "
-                f"{order(made.horizon):.3g} with every constant set to 1, and {made.tolerance:.3g} "
-                f"with its real constants, where L = {problem.lipschitz:g} is known beforehand. "
-                "Bring more records, a larger radius or a larger budget (plan with a tolerance to "
-                "see how many records it takes), or fix horizon to run all the same: the privacy "
-                "guarantee does not depend on the bound."
-            )
-    return made
-
-
-def _for_tolerance(request: Request, tolerance: float) -> Plan:
+def _for_tolerance(
+    planner: Callable[[Request, int], Plan], request: Request, tolerance: float
+) -> Plan:
     """The smallest number of records, to 0.1%, whose plan certifies `tolerance`."""
     if request.lipschitz is None or request.gap is None:
         raise InvalidArgument("a tolerance needs lipschitz and gap: the bound is made of them.")
@@ -159,7 +101,7 @@ def _for_tolerance(request: Request, tolerance: float) -> Plan:
 
     def certified(records: int) -> Plan | None:
         try:
-            made = _paper(request, records)
+            made = planner(request, records)
         except InvalidArgument:  # fewer records than one epoch needs
             return None
         return made if made.tolerance is not None and made.tolerance <= tolerance else None
@@ -180,85 +122,3 @@ def _for_tolerance(request: Request, tolerance: float) -> Plan:
         else:
             high, best = middle, made
     return best
-
-
-def _paper(request: Request, records: int) -> Plan:
-    """Theorem thm:convergence: B1 = T + 1, B2 = 1, D = delta / T, T the larger balancing value."""
-    naive = request.oracle == "naive"
-    diff_batch = request.diff_batch or 1
-    horizon = request.horizon or _theorem_horizon(request, records, diff_batch)
-    if naive:
-        period, directions = 1, 1
-        first_batch = request.first_batch or 1
-        epoch_size = first_batch * horizon
-    else:
-        period, directions = horizon, request.dim
-        # cor:privacy asks for B1 >= T B2 / 2; the theorem's T + 1 is this at B2 = 1.
-        first_batch = request.first_batch or horizon * diff_batch + 1
-        epoch_size = first_batch + diff_batch * (horizon - 1)
-    if epoch_size > records:
-        raise InvalidArgument(
-            f"one epoch of horizon {horizon} needs {epoch_size} records (first_batch {first_batch}"
-            + (")" if naive else f", diff_batch {diff_batch})")
-            + f", got {records}: use a shorter horizon, smaller batches or more records."
-        )
-    layout = Layout(
-        preset="paper",
-        oracle=request.oracle,
-        mechanism="independent" if naive else "tree",
-        sampler="sphere",
-        records=records,
-        dim=request.dim,
-        horizon=horizon,
-        period=period,
-        epochs=request.epochs or records // epoch_size,
-        passes=1,
-        first_batch=first_batch,
-        diff_batch=diff_batch,
-        directions=directions,
-        smoothing=request.smoothing,
-        radius=request.radius,
-        reach=request.smoothing / horizon,
-    )
-    made = assemble(layout, request.privacy, request.bounds, request.lipschitz, request.gap)
-    return replace(made, notes=(*_theorem_notes(request, records), *made.notes))
-
-
-def _theorem_horizon(request: Request, records: int, diff_batch: int) -> int:
-    """The larger of the balancing horizons (erratum 2), as far as one epoch fits the records."""
-    if request.epochs is not None:
-        size = records // request.epochs
-        if request.oracle == "naive":
-            return max(1, size // (request.first_batch or 1))
-        if request.first_batch is not None:
-            return max(1, 1 + (size - request.first_batch) // diff_batch)
-        return max(1, (size - 1 + diff_batch) // (2 * diff_batch))
-    if request.lipschitz is None or request.gap is None:
-        raise InvalidArgument(
-            "the theorem chooses the horizon from lipschitz and gap: give both, or fix horizon."
-        )
-    problem = request.problem(records)
-    if request.oracle == "naive":
-        wanted = max(problem.naive_balancing_horizons())
-        most = records // (request.first_batch or 1)
-    else:
-        wanted = max(problem.balancing_horizons())
-        first = request.first_batch
-        if first is None:
-            most = (records - 1 + diff_batch) // (2 * diff_batch)
-        else:
-            most = 1 + (records - first) // diff_batch
-    return max(1, min(math.ceil(wanted), most))
-
-
-def _theorem_notes(request: Request, records: int) -> tuple[str, ...]:
-    """What the theorem says beside the numbers."""
-    notes = [
-        f"Runs with smoothing {request.smoothing:g} and certifies radius {request.radius:g}: "
-        "a run at delta certifies 2 delta."
-    ]
-    if request.lipschitz is not None and request.gap is not None and request.oracle != "naive":
-        free = request.problem(records).free_rho()
-        verb = "is" if request.privacy.rho >= free else "would be"
-        notes.append(f"Privacy {verb} free, to the order of the theorem, from rho >= {free:.4g}.")
-    return tuple(notes)

@@ -83,8 +83,23 @@ class Problem:
         )
 
 
-def sphere_moments(dim: int, directions: int) -> tuple[float, float]:
-    """Second moments of one record's GRAD / L, and of its DIFF h / (L |x - y|): sphere directions.
+@dataclass(frozen=True)
+class Moments:
+    """Second moments of one record's estimate, for a loss with Lipschitz constant L.
+
+    Attributes:
+        grad: bound on E|e|^2 / L^2 of GRAD.
+        diff: bound on E|e|^2 h^2 / (L |x - y|)^2 of DIFF.
+        orthonormal: whether directions are orthonormal, so that |e|^2 = (d/q)^2 sum c_j^2.
+    """
+
+    grad: float
+    diff: float
+    orthonormal: bool
+
+
+def sphere_moments(dim: int, directions: int) -> Moments:
+    """Independent directions.
 
     GRAD: c = (f(x+hu) - f(x-hu)) / 2h is odd in u and L-Lipschitz on the sphere, whose spectral gap
     is d - 1, so E c^2 <= L^2 / (d-1) and E|e|^2 <= (d^2 / q) L^2 / (d-1) + (1 - 1/q) L^2.
@@ -93,8 +108,32 @@ def sphere_moments(dim: int, directions: int) -> tuple[float, float]:
     """
     rest = 1.0 - 1.0 / directions
     grad = dim**2 / directions / max(1, dim - 1) + rest
-    diff = dim**2 / directions + rest * dim
-    return grad, diff
+    return Moments(grad, dim**2 / directions + rest * dim, orthonormal=False)
+
+
+def frame_moments(dim: int, directions: int) -> Moments:
+    """Orthonormal frames, each direction of which is uniform on the sphere.
+
+    |e|^2 = (d/q)^2 sum c_j^2, so E|e|^2 <= (d^2 / q) L^2 / (d-1) for GRAD (d L^2/(d-1) at q = d, where
+    independent directions have one L^2 more) and |e|^2 <= (d^2 / q) L^2 |x-y|^2 / h^2 for DIFF.
+    """
+    return Moments(dim**2 / directions / max(1, dim - 1), dim**2 / directions, orthonormal=True)
+
+
+def clip_bias(moments: Moments, clip: float) -> float:
+    """Bound on |E e - E clip(e)| / L for GRAD clipped to norm `clip` x L: E(|e| - clip)_+ / L.
+
+    With m = grad, always at most m / (4 clip). For frames, (|e| - C)_+ <= (|e|^2 - C^2)_+ / 2C is
+    convex in |e|^2 = mean_j (d^2/q) c_j^2, so it is enough to bound one c_j, which is odd and
+    L-Lipschitz on the sphere: P(|c_j| > t) <= 2 exp(-(d-1) t^2 / 2 L^2) (Levy). That gives
+    (2m / clip) exp(-clip^2 / 2m).
+    """
+    if clip == math.inf:
+        return 0.0
+    plain = moments.grad / (4.0 * clip)
+    if not moments.orthonormal:
+        return plain
+    return min(plain, 2.0 * moments.grad / clip * math.exp(-(clip**2) / (2.0 * moments.grad)))
 
 
 @dataclass(frozen=True)
@@ -105,52 +144,87 @@ class Terms:
     regret: float
     estimation: float
     noise: float
+    bias: float
     gradient_rms: float
 
     @property
     def total(self) -> float:
-        """The bound on E of the Goldstein norm at radius 2 x smoothing."""
-        return self.progress + self.regret + self.estimation + self.noise
+        """The bound on the expected Goldstein norm."""
+        return self.progress + self.regret + self.estimation + self.noise + self.bias
 
     @property
     def binding(self) -> str:
         """The name of the largest part."""
-        parts = ("progress", "regret", "estimation", "noise")
+        parts = ("progress", "regret", "estimation", "noise", "bias")
         return max(parts, key=lambda name: getattr(self, name))
 
 
 def explicit_bound(
-    problem: Problem,
     *,
-    horizon: int,
-    period: int,
-    epochs: int,
-    first_batch: int,
-    diff_batch: int,
-    moments: tuple[float, float],
+    lipschitz: float,
+    gap: float,
+    smoothing: float,
     reach: float,
-    release_std: Float[np.ndarray, " period"],
+    horizon: int,
+    epochs: float,
+    error: Float[np.ndarray, " period"],
+    noise: Float[np.ndarray, " period"],
+    bias: float = 0.0,
 ) -> Terms:
-    """Corollary cor:O2NC-smoothing with explicit constants.
+    """Corollary cor:O2NC-smoothing with explicit constants, at radius smoothing + reach x horizon.
 
-    progress = (F* + 2 L h) / (D K T);   regret = sqrt(T) G / T with G the RMS of |g~_t|;
-    estimation, noise = mean over t of 2 (RMS error of g_t), 2 (RMS norm of the noise): |Delta - u|
-    <= 2 D. Successive points are D((1-s) + s') apart at most, with mean square 7/6 D^2. With period
-    1 (naive) errors are independent of the step taken, and the factor 2 / T becomes 1 / sqrt(T)
-    (appendix app:comparison).
+    `error` and `noise` are root-mean-square norms of the estimation error and of the noise of the
+    releases of a block. With e_i their sum at position i, and G the RMS norm of a released gradient:
+
+        progress   (F* + 2 L h) / (D K T)
+        regret     G / sqrt(T)
+        errors     min( 2 mean e_i,  mean(min(2, i G_max / (G sqrt T)) e_i) + sqrt(period/T) mean e_i )
+        bias       2 x bias
+
+    The first error bound is |Delta_t - u| <= 2D. The second uses that errors have mean zero given
+    the start of their block: then <e_t, Delta_t> sees only how far Delta moved since, at most eta G a
+    step, and the sum of <e_t, u> over blocks is a martingale. With period 1 it is the naive
+    analysis of appendix app:comparison; docs/planning.md has the derivation.
     """
-    slope, smoothing = problem.lipschitz, problem.smoothing
-    grad, diff = moments
-    later = np.arange(period)
-    drift = diff * (7.0 / 6.0) * (reach / smoothing) ** 2 / diff_batch
-    error = slope * np.sqrt(grad / first_batch + later * drift)
-    noise = math.sqrt(problem.dim) * release_std
-    progress = (problem.gap + 2 * slope * smoothing) / (reach * epochs * horizon)
-    if period == 1:
-        gradient_rms = float(np.sqrt(slope**2 + error[0] ** 2 + noise[0] ** 2))
-        root = 1.0 / math.sqrt(horizon)
-        estimation, noisy = float(error[0]) * root, float(noise[0]) * root
-    else:
-        gradient_rms = float(np.sqrt(np.mean((slope + error + noise) ** 2)))
-        estimation, noisy = 2.0 * float(np.mean(error)), 2.0 * float(np.mean(noise))
-    return Terms(progress, gradient_rms / math.sqrt(horizon), estimation, noisy, gradient_rms)
+    period = len(error)
+    position = np.arange(period)
+    # A block's first release is made with noise independent of its estimate; later ones are not.
+    together = np.where(position == 0, np.hypot(error, noise), error + noise)
+    gradient = np.where(position == 0, np.hypot(lipschitz, together), lipschitz + together) + bias
+    rms = float(np.sqrt(np.mean(gradient**2)))
+    moved = np.minimum(2.0, position * float(gradient.max()) / (rms * math.sqrt(horizon)))
+    mean = float(np.mean(together))
+    errors = min(2.0 * mean, float(np.mean(moved * together)) + math.sqrt(period / horizon) * mean)
+    share = float(np.sum(error) / max(np.sum(error) + np.sum(noise), 1e-300))
+    return Terms(
+        progress=(gap + 2 * lipschitz * smoothing) / (reach * epochs * horizon),
+        regret=rms / math.sqrt(horizon),
+        estimation=errors * share,
+        noise=errors * (1 - share),
+        bias=2.0 * bias,
+        gradient_rms=rms,
+    )
+
+
+def oracle_errors(
+    moments: Moments,
+    *,
+    lipschitz: float,
+    smoothing: float,
+    reach: float,
+    period: int,
+    first_batch: int | float,
+    diff_batch: int | float,
+    shared: bool,
+) -> Float[np.ndarray, " period"]:
+    """RMS estimation error of each release of a block (Lemma lem:oracle-variance, sharper).
+
+    Successive points are D((1-s) + s') apart at most, with mean square 7/6 D^2. Records with
+    directions of their own average out: grad/B1 + i diff 7/6 (D/h)^2 / B2. Shared directions do not,
+    and in a block they add up step by step.
+    """
+    position = np.arange(period)
+    drift = moments.diff * (7.0 / 6.0) * (reach / smoothing) ** 2
+    if shared:
+        return lipschitz * (math.sqrt(moments.grad) + position * math.sqrt(drift))
+    return lipschitz * np.sqrt(moments.grad / first_batch + position * drift / diff_batch)

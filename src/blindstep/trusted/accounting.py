@@ -115,9 +115,11 @@ def block_mu(sensitivities: Sequence[float], column_norms: np.ndarray, noise_std
     return float(np.max(np.asarray(sensitivities) * column_norms) / noise_std)
 
 
-def noise_std_for(mu: float, sensitivity: float, column_norm: float) -> float:
-    """Standard deviation of one noise draw such that s |C| / sigma never exceeds mu."""
-    mu, product = positive("rho", mu), positive("sensitivity", sensitivity) * column_norm
-    sigma = product / mu
-    # Division rounds to nearest; one step up where that came out short.
-    return sigma if product / sigma <= mu else math.nextafter(sigma, math.inf)
+def noise_std_for(mu: float, cost: float) -> float:
+    """Standard deviation of one noise draw such that cost / sigma never exceeds mu.
+
+    `cost` is max_i s_i |column i of C|, times sqrt(passes).
+    """
+    mu, cost = positive("rho", mu), positive("cost", cost)
+    # Rounded up by more than the few roundings between here and `block_mu`.
+    return cost / mu * (1 + 4 * np.finfo(np.float64).eps)

@@ -21,6 +21,7 @@ class Directions(eqx.Module):
     """How the probing directions of one record are drawn. Unit vectors, each uniform on the sphere."""
 
     name: ClassVar[str]
+    orthonormal: ClassVar[bool]
 
     @abc.abstractmethod
     def sample(
@@ -44,6 +45,7 @@ class Sphere(Directions):
     """
 
     name: ClassVar[str] = "sphere"
+    orthonormal: ClassVar[bool] = False
 
     def sample(
         self, key: Key[Array, ""], which: Int[Array, " some"], number: int, dim: int

@@ -23,6 +23,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
+from blindstep.errors import InvalidArgument
 from blindstep.trusted.bounds import Bounds
 from blindstep.trusted.directions import Directions
 
@@ -36,6 +37,14 @@ class Kind(enum.Enum):
 
     GRAD = "grad"
     DIFF = "diff"
+
+
+class Sharing(enum.Enum):
+    """Who probes along the same directions."""
+
+    RECORD = "record"
+    BATCH = "batch"
+    BLOCK = "block"
 
 
 class Query(eqx.Module):
@@ -54,13 +63,6 @@ class Query(eqx.Module):
     kind: Kind = eqx.field(static=True)
 
 
-class Tally(eqx.Module):
-    """A record's estimate while its directions come in, chunk by chunk."""
-
-    total: Float[Array, " dim"]
-    valid: Bool[Array, ""]
-
-
 class Estimator(eqx.Module):
     """The two-point estimator and its enforced bounds.
 
@@ -68,6 +70,8 @@ class Estimator(eqx.Module):
         dim: d, the number of parameters.
         number: q, directions for each record.
         sampler: how directions are drawn.
+        sharing: whether each record has its own directions, or a whole batch or block shares them.
+            Shared directions must be orthonormal: |e| is then the norm of its q coefficients.
         smoothing: h, the paper's delta.
         reach: D, the largest step of the learner; |x - y| <= 2 D between two queries.
         bounds: what is enforced on each record.
@@ -79,9 +83,33 @@ class Estimator(eqx.Module):
     smoothing: float = eqx.field(static=True)
     reach: float = eqx.field(static=True)
     bounds: Bounds = eqx.field(static=True)
+    sharing: Sharing = eqx.field(static=True, default=Sharing.RECORD)
 
     def __check_init__(self) -> None:
         self.bounds.require_finite(needs_diff=False)
+        self.sampler.gain(self.number, self.dim)  # raises where so many directions do not exist
+        if self.sharing is not Sharing.RECORD and not self.sampler.orthonormal:
+            raise InvalidArgument(
+                f"{self.sampler.name} directions cannot be shared by a {self.sharing.value}: take "
+                "an orthonormal sampler, or directions for each record."
+            )
+
+    @property
+    def release_dim(self) -> int:
+        """Length of an increment: d, or q where a whole block lives in the span of one frame."""
+        return self.number if self.sharing is Sharing.BLOCK else self.dim
+
+    def directions(self, key: Key[Array, ""]) -> Float[Array, "q dim"]:
+        """All directions that `key` stands for."""
+        return self.sampler.sample(key, jnp.arange(self.number), self.number, self.dim)
+
+    def lift(
+        self, released: Float[Array, " release_dim"], key: Key[Array, ""]
+    ) -> Float[Array, " dim"]:
+        """A released vector as a gradient: post-processing with the block's public frame."""
+        if self.sharing is Sharing.BLOCK:
+            return released @ self.directions(key)
+        return released
 
     def probes(self, query: Query, directions: Float[Array, "q dim"]) -> Float[Array, "2 q dim"]:
         """The pairs of points at which the loss is to be evaluated."""
@@ -90,44 +118,35 @@ class Estimator(eqx.Module):
             return jnp.stack([query.point + steps, query.point - steps])
         return jnp.stack([query.point + steps, query.reference + steps])
 
-    def start(self) -> Tally:
-        """No direction answered yet."""
-        return Tally(jnp.zeros(self.dim), jnp.asarray(True))
+    def coefficients(
+        self, query: Query, values: Float[Array, "*records 2 q"]
+    ) -> tuple[Float[Array, "*records q"], Bool[Array, "*records"]]:
+        """One record's clamped coefficients (d/q) c_j, and whether all its values were finite.
 
-    def add(
-        self,
-        query: Query,
-        tally: Tally,
-        directions: Float[Array, "q dim"],
-        values: Float[Array, "2 q"],
-        used: Bool[Array, " q"] | None = None,
-    ) -> Tally:
-        """Take the loss values of one record at some of its directions.
-
-        Directions not `used` are padding: they add exactly 0 whatever the loss said there.
+        Guarantee: |(d/q) c_j| <= (d/q) clamp / width, whatever the values are.
         """
         values = values.astype(jnp.float64)
-        if used is not None:
-            values = jnp.where(used, values, 0.0)
-        valid = jnp.all(jnp.isfinite(values))
+        finite = jnp.isfinite(values)
+        # A record with any value that is not finite will count 0: any finite stand-in will do.
+        values = jnp.where(finite, values, 0.0)
         limit = self._clamp(query)
-        # Where a value is not finite the whole record will count 0: any finite stand-in will do.
-        difference = jnp.where(jnp.isfinite(values), values, 0.0)
-        difference = jnp.clip(difference[0] - difference[1], -limit, limit)
+        difference = jnp.clip(values[..., 0, :] - values[..., 1, :], -limit, limit)
         width = 2.0 * self.smoothing if query.kind is Kind.GRAD else self.smoothing
-        coefficients = (self.dim / self.number) * difference / width
-        return Tally(tally.total + coefficients @ directions, tally.valid & valid)
+        return (self.dim / self.number) * difference / width, jnp.all(finite, axis=(-2, -1))
 
-    def finish(self, query: Query, tally: Tally) -> Float[Array, " dim"]:
-        """The record's estimate, at most `record_bound` long; exactly 0 if any value was not finite.
+    def enforce(
+        self, kind: Kind, estimate: Float[Array, "*records n"], valid: Bool[Array, "*records"]
+    ) -> Float[Array, "*records n"]:
+        """Each record's estimate, at most `record_bound` long; exactly 0 if it is not valid.
 
-        Guarantee: |result| <= record_bound(kind), for every loss, after rounding.
+        Guarantee: |result| <= record_bound(kind), for every loss, after rounding. The estimate may
+        be given in the coordinates of an orthonormal frame, which keep its length.
         """
-        bound = self.record_bound(query.kind) * _INSIDE
-        norm = jnp.linalg.norm(tally.total)
-        keep = tally.valid & jnp.isfinite(norm)
+        bound = self.record_bound(kind) * _INSIDE
+        norm = jnp.linalg.norm(estimate, axis=-1, keepdims=True)
+        keep = valid[..., None] & jnp.isfinite(norm)
         scale = jnp.where(norm > bound, bound / norm, 1.0)
-        return jnp.where(keep, scale * jnp.where(keep, tally.total, 0.0), 0.0)
+        return jnp.where(keep, scale * jnp.where(keep, estimate, 0.0), 0.0)
 
     def _clamp(self, query: Query) -> Float[Array, ""]:
         """The largest function difference a record may report at one direction."""

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from blindstep.trusted.estimators import Estimator, Query, Tally
+from blindstep.trusted.estimators import Estimator, Query, Sharing
 
 Evaluate = Callable[[Float[Array, "2 q dim"], PyTree], Float[Array, "2 q"]]
 
@@ -41,7 +41,7 @@ def chunk_for(batch: int, number: int, dim: int, budget: int = _BUDGET) -> Chunk
 
 def increment(
     estimator: Estimator, query: Query, evaluate: Evaluate, records: PyTree, chunk: Chunk
-) -> Float[Array, " dim"]:
+) -> Float[Array, " release_dim"]:
     """The batch's increment (1/b) sum_i e_i, with |e_i| <= record_bound enforced for each record.
 
     `evaluate(points, record)` gives one record's losses at pairs of points. `records` is a pytree
@@ -52,35 +52,71 @@ def increment(
     are functions of shapes alone.
     """
     batch = jax.tree.leaves(records)[0].shape[0]
-    number, dim = estimator.number, estimator.dim
-    padded = number % chunk.directions != 0
+    shared = estimator.sharing is not Sharing.RECORD
+    frame = estimator.directions(query.key) if shared else None
 
-    def take_directions(key: Array, record: PyTree, tally: Tally, start: Int[Array, ""]) -> Tally:
-        which = start + jnp.arange(chunk.directions)
-        directions = estimator.sampler.sample(key, jnp.minimum(which, number - 1), number, dim)
-        values = evaluate(estimator.probes(query, directions), record)
-        return estimator.add(query, tally, directions, values, which < number if padded else None)
-
-    def estimate(index: Int[Array, ""], record: PyTree) -> Float[Array, " dim"]:
-        key = jax.random.fold_in(query.key, index)
-        starts = jnp.arange(0, number, chunk.directions)
-        if starts.size == 1:
-            tally = take_directions(key, record, estimator.start(), starts[0])
-        else:
-            tally, _ = jax.lax.scan(
-                lambda t, s: (take_directions(key, record, t, s), None), estimator.start(), starts
-            )
-        return estimator.finish(query, tally)
-
-    def take_records(
-        total: Float[Array, " dim"], start: Int[Array, ""]
-    ) -> tuple[Float[Array, " dim"], None]:
+    def take_records(total: Array, start: Int[Array, ""]) -> tuple[Array, None]:
         rows = start + jnp.arange(chunk.records)
         chosen = jax.tree.map(lambda leaf: leaf[jnp.minimum(rows, batch - 1)], records)
-        estimates = jax.vmap(estimate)(rows, chosen)
+        if frame is None:
+            estimates = jax.vmap(lambda i, r: _own(estimator, query, evaluate, chunk, i, r))(
+                rows, chosen
+            )
+        else:
+            estimates = _shared(estimator, query, evaluate, chunk, frame, chosen)
         estimates = jnp.where((rows < batch)[:, None], estimates, 0.0)
         return total + jnp.sum(estimates, axis=0), None
 
-    starts = jnp.arange(0, batch, chunk.records)
-    total, _ = jax.lax.scan(take_records, jnp.zeros(dim), starts)
+    size = estimator.number if shared else estimator.dim
+    total, _ = jax.lax.scan(take_records, jnp.zeros(size), jnp.arange(0, batch, chunk.records))
+    if frame is not None and estimator.sharing is Sharing.BATCH:
+        total = total @ frame
     return total / batch
+
+
+def _own(
+    estimator: Estimator,
+    query: Query,
+    evaluate: Evaluate,
+    chunk: Chunk,
+    index: Int[Array, ""],
+    record: PyTree,
+) -> Float[Array, " dim"]:
+    """One record's estimate along directions of its own, in all d coordinates."""
+    key = jax.random.fold_in(query.key, index)
+    number, dim = estimator.number, estimator.dim
+
+    def take(carry: tuple[Array, Array], start: Int[Array, ""]) -> tuple[tuple[Array, Array], None]:
+        which = start + jnp.arange(chunk.directions)
+        directions = estimator.sampler.sample(key, jnp.minimum(which, number - 1), number, dim)
+        values = evaluate(estimator.probes(query, directions), record)
+        values = jnp.where(which < number, values, 0.0)  # padding adds nothing, whatever it gave
+        coefficients, valid = estimator.coefficients(query, values)
+        return (carry[0] + coefficients @ directions, carry[1] & valid), None
+
+    start = (jnp.zeros(dim), jnp.asarray(True))
+    (total, valid), _ = jax.lax.scan(take, start, jnp.arange(0, number, chunk.directions))
+    return estimator.enforce(query.kind, total, valid)
+
+
+def _shared(
+    estimator: Estimator,
+    query: Query,
+    evaluate: Evaluate,
+    chunk: Chunk,
+    frame: Float[Array, "q dim"],
+    records: PyTree,
+) -> Float[Array, "some q"]:
+    """Records' estimates along one orthonormal frame, in its q coordinates (|e| is their norm)."""
+    number = estimator.number
+
+    def take(start: Int[Array, ""]) -> Array:
+        which = start + jnp.arange(chunk.directions)
+        points = estimator.probes(query, frame[jnp.minimum(which, number - 1)])
+        return jax.vmap(evaluate, (None, 0))(points, records)  # (records, 2, directions)
+
+    values = jax.lax.map(take, jnp.arange(0, number, chunk.directions))
+    values = jnp.moveaxis(values, 0, 2)
+    values = values.reshape(*values.shape[:2], -1)[..., :number]
+    coefficients, valid = estimator.coefficients(query, values)
+    return estimator.enforce(query.kind, coefficients, valid)

@@ -11,6 +11,8 @@ that leaves the trusted base.
 
 from __future__ import annotations
 
+import math
+
 import equinox as eqx
 import jax.numpy as jnp
 from jax.core import Tracer
@@ -72,21 +74,21 @@ class Oracle(eqx.Module):
 
     def mu(self) -> float:
         """Gaussian-DP parameter of the whole run, exactly: passes compose on the same records."""
-        return accounting.compose([self.mu_per_pass()] * self.schedule.passes)
+        return self.mu_per_pass() * math.sqrt(self.schedule.passes)
 
     def init(self) -> OracleState:
         """The state before a block's first release."""
-        dim = self.estimator.dim
-        return OracleState(jnp.zeros(dim), self.mechanism.init(dim))
+        size = self.estimator.release_dim
+        return OracleState(jnp.zeros(size), self.mechanism.init(size))
 
     def release(
         self,
         state: OracleState,
-        increment: Float[Array, " dim"],
+        increment: Float[Array, " release_dim"],
         block: Int[Array, ""] | int,
         step: Int[Array, ""] | int,
         key: NoiseKey,
-    ) -> tuple[OracleState, Float[Array, " dim"]]:
+    ) -> tuple[OracleState, Float[Array, " release_dim"]]:
         """Add `increment` to the running sum and release it with noise.
 
         `block` counts blocks over the whole run, `step` = 1 .. period counts releases in it; step 1
@@ -103,8 +105,8 @@ class Oracle(eqx.Module):
         step = jnp.asarray(step)
         first = step == 1
         running = jnp.where(first, increment, state.running + increment)
-        fresh = self.mechanism.init(self.estimator.dim)
-        draw = self.noise_std * gaussian(key, block, step, self.estimator.dim)
+        fresh = self.mechanism.init(self.estimator.release_dim)
+        draw = self.noise_std * gaussian(key, block, step, self.estimator.release_dim)
         noise_state, noise = self.mechanism.next(jnp.where(first, fresh, state.noise), draw, step)
         released = jnp.where(step <= self.mechanism.steps, running + noise, jnp.nan)
         return OracleState(running, noise_state), released

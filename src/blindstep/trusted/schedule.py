@@ -1,8 +1,10 @@
 """Which record answers in which step: disjoint batches, counted, not assumed.
 
-A *block* is one prefix-sum run: one GRAD batch and `period - 1` DIFF batches. A *pass* lays as many
-blocks as the run makes, one after the other, over a random order of the records; so within a pass
-each record is in at most one batch of one block. The order is public and independent of the data.
+A *block* is one prefix-sum run: one GRAD batch and `period - 1` DIFF batches. A *pass* lays blocks one
+after the other over a random order of the records, as many as fit; so within a pass each record is in
+at most one batch of one block. The run takes as many passes as its blocks need, each in a fresh
+order, and no record takes part more often than there are passes. Orders are public and independent of
+the data.
 """
 
 from __future__ import annotations
@@ -26,8 +28,7 @@ class Schedule:
         first_batch: records of a block's GRAD.
         diff_batch: records of each of a block's DIFFs.
         period: releases in a block; the first is a GRAD.
-        blocks: blocks in one pass.
-        passes: times the records are gone through, each in a fresh order.
+        blocks: blocks in the whole run.
     """
 
     records: int
@@ -35,23 +36,31 @@ class Schedule:
     diff_batch: int
     period: int
     blocks: int
-    passes: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("records", "first_batch", "diff_batch", "period", "blocks", "passes"):
+        for name in ("records", "first_batch", "diff_batch", "period", "blocks"):
             count(name, getattr(self, name))
-        if self.blocks * self.block_size > self.records:
+        if self.block_size > self.records:
             raise InvalidArgument(
-                f"{self.blocks} blocks of {self.block_size} records (first_batch "
-                f"{self.first_batch} + {self.period - 1} x diff_batch {self.diff_batch}) need "
-                f"{self.blocks * self.block_size} records, got {self.records}: "
-                "use a shorter horizon, smaller batches, fewer epochs or more records."
+                f"one block of {self.block_size} records (first_batch {self.first_batch} + "
+                f"{self.period - 1} x diff_batch {self.diff_batch}) does not fit into "
+                f"{self.records} records: use a shorter period, smaller batches or more records."
             )
 
     @property
     def block_size(self) -> int:
         """Records that one block consumes."""
         return self.first_batch + self.diff_batch * (self.period - 1)
+
+    @property
+    def blocks_per_pass(self) -> int:
+        """Blocks that fit into the records without touching one twice."""
+        return self.records // self.block_size
+
+    @property
+    def passes(self) -> int:
+        """How often the records are gone through: no record takes part more often than this."""
+        return -(-self.blocks // self.blocks_per_pass)
 
     def order(self, public: Key[Array, ""], pass_index: int) -> Int[np.ndarray, " records"]:
         """The order of records in a pass: a permutation of 0 .. records-1, by sorting random words.
@@ -65,10 +74,11 @@ class Schedule:
         return np.argsort(words, kind="stable")
 
     def rows(self, order: Int[np.ndarray, " records"], block: int) -> Int[np.ndarray, " size"]:
-        """The records of block number `block` of a pass: its GRAD batch, then its DIFF batches."""
+        """The records of block number `block` of the run, in the order of its pass."""
         if not 0 <= block < self.blocks:
-            raise InvalidArgument(f"block {block} is not one of the {self.blocks} of a pass.")
-        return order[block * self.block_size : (block + 1) * self.block_size]
+            raise InvalidArgument(f"block {block} is not one of the {self.blocks} of the run.")
+        start = block % self.blocks_per_pass * self.block_size
+        return order[start : start + self.block_size]
 
     def split(
         self, rows: Int[np.ndarray, " size"]
