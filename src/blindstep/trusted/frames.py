@@ -32,16 +32,7 @@ from jaxtyping import Array, Float, Int, Key
 from blindstep.errors import InvalidArgument, count
 from blindstep.trusted.directions import Directions
 
-Wanted = Int[Array, " some"] | None  # which rows of a frame; None: all of them
-
-
-def require_fit(number: int, dim: int) -> None:
-    """Raise unless `number` orthonormal directions exist in dimension `dim`."""
-    if count("directions", number) > count("dim", dim):
-        raise InvalidArgument(
-            f"directions must be at most dim = {dim} for an orthonormal frame, got {number}: ask "
-            f"for {dim} or fewer, or use independent directions (sphere)."
-        )
+Take = Callable[[int, int], Float[Array, "rows columns"]]
 
 
 class Frame(Directions):
@@ -51,7 +42,7 @@ class Frame(Directions):
 
     def gain(self, number: int, dim: int) -> float:
         """d / sqrt(q): |(d/q) sum_j c_j u_j| = (d/q) |c| <= (d/q) sqrt(q) max_j |c_j|."""
-        require_fit(number, dim)
+        _require_fit(number, dim)
         return dim / math.sqrt(number)
 
 
@@ -69,36 +60,36 @@ class Haar(Frame):
         self, key: Key[Array, ""], which: Int[Array, " some"], number: int, dim: int
     ) -> Float[Array, "some dim"]:
         """Columns `which` of Q, with the signs of R's diagonal."""
-        require_fit(number, dim)
+        _require_fit(number, dim)
         q, r = jnp.linalg.qr(jax.random.normal(key, (dim, number), jnp.float64))
         signs = jnp.where(jnp.diagonal(r) < 0, -1.0, 1.0)
         return _choose((q * signs).T, which)
 
 
 class Structured(Frame):
-    """A frame built from smaller ones, from about d (2 + log2 q) / 2 normals instead of q d.
+    """A frame built from smaller ones, from a few d log2(q) normal draws instead of q d.
 
-    Three steps lead from frames whose directions are uniform to a larger one whose directions are:
+    Three steps lead from frames whose directions are each uniform to a larger one of that kind:
 
-    - *turn*: let A^1 .. A^p be independent frames of the same size in dimension m, and w a random
-      unit vector of R^p whose squares are Dirichlet(m/2, .., m/2). Then (w_1 A^1_j, .., w_p A^p_j)
-      is uniform in dimension p m: that is how a Gaussian vector's norm splits over its p parts.
-      For p = 2, 4, 8 multiplication by w of complex numbers, quaternions, octonions is an
-      orthogonal matrix whose rows are signed permutations of w: so each j gives p directions,
-      orthogonal to each other and, since A^i_j is orthogonal to A^i_k, to those of other j;
-    - *reflect*: let g be uniform in odd dimension m + 1, and A a frame in dimension m. A Householder
+    - *turn*: take p independent frames A^1 .. A^p in dimension m, and for each j a random unit
+      vector w of R^p whose squares are Dirichlet(m/2, .., m/2). Then (w_1 A^1_j, .., w_p A^p_j) is
+      uniform in dimension p m, since so does a Gaussian vector's norm split over p parts. For p = 2,
+      4, 8 multiplication by w, of complex numbers, quaternions or octonions, is an orthogonal matrix
+      whose rows are signed permutations of w. So each j gives p directions, orthogonal to one
+      another and, as A^i_j is orthogonal to A^i_k, to those of every other j;
+    - *reflect*: take a frame A in dimension m, and g uniform in dimension m + 1. A Householder
       reflection that takes the first axis to the line of g takes the vectors (0, A_j) to directions
-      orthogonal to g, uniform among those, so uniform (the subgroup algorithm, Diaconis and
-      Shahshahani 1987). If q = m + 1 then g itself is the last direction;
-    - *weigh*: where q is far below d, cut the d coordinates into blocks of at least q, take a frame
-      of q directions in each, and join them with the norms of a Gaussian vector's parts as weights.
+      orthogonal to g and uniform among those, hence uniform (the subgroup algorithm of Diaconis and
+      Shahshahani 1987). If q = m + 1 then g is the last direction;
+    - *weigh*: where q is far below d, cut the coordinates into blocks of at least q, take q
+      directions in each, and join them with the norms of a Gaussian vector's parts as weights.
 
-    A direction by itself is exactly uniform, so no loss is estimated with a bias; taken together
-    they are not as random as Haar's, which moves neither bias nor mean squared error but can move
-    higher moments. (Genz 1998 builds random orthogonal matrices from butterfly matrices; quaternions,
-    octonions and the two other steps make any d and any q possible here.)
+    A direction by itself is exactly uniform, so no loss is estimated with a bias. Taken together
+    the directions are less random than Haar's, which moves neither bias nor mean squared error but
+    can move higher moments. (Genz 1998 makes random orthogonal matrices from butterfly matrices, which
+    is the turn with p = 2.)
 
-    Cost: O(q d) operations and memory: each level of the construction is a fraction of the next.
+    Cost: O(q d) operations and memory, as each level holds a fraction of the directions of the next.
     """
 
     name: ClassVar[str] = "structured"
@@ -106,20 +97,27 @@ class Structured(Frame):
     def sample(
         self, key: Key[Array, ""], which: Int[Array, " some"], number: int, dim: int
     ) -> Float[Array, "some dim"]:
-        """Rows `which` of the frame, in O(some d) operations apart from the shared levels."""
-        require_fit(number, dim)
-        parts = [_Part.of(number, size, copies) for copies, size in _cut(number, dim)]
-        weighed = sum(part.copies for part in parts) > 1
-        take = _supply(key, sum(part.normals for part in parts) + weighed * dim)
-        joined = [_grow(take, part.levels, part.leaf, part.copies, which) for part in parts]
+        """Rows `which` of the frame; levels with fewer directions than that are built whole."""
+        _require_fit(number, dim)
+        blocks = _cut(number, dim)
+        weighed = sum(copies for copies, _ in blocks) > 1
+        normals = sum(copies * _Level(number, size).normals for copies, size in blocks)
+        take = _supply(key, normals + (dim if weighed else 0))
+        parts = [_grow(take, _Level(number, size), copies, which) for copies, size in blocks]
         if weighed:
-            lengths = [jnp.linalg.norm(take(part.copies, part.size), axis=-1) for part in parts]
-            whole = jnp.sqrt(sum(jnp.sum(length**2) for length in lengths))
-            joined = [
-                rows * (length / whole)[:, None]
-                for rows, length in zip(joined, lengths, strict=True)
-            ]
-        return _side_by_side([rows.reshape(rows.shape[0], -1) for rows in joined], which.size, dim)
+            norms = [jnp.linalg.norm(take(*block), axis=-1) for block in blocks]
+            whole = jnp.linalg.norm(jnp.concatenate(norms))
+            parts = [part * (n / whole)[:, None] for part, n in zip(parts, norms, strict=True)]
+        return _side_by_side([part.reshape(which.size, -1) for part in parts], dim)
+
+
+def _require_fit(number: int, dim: int) -> None:
+    """Raise unless `number` orthonormal directions exist in dimension `dim`."""
+    if count("directions", number) > count("dim", dim):
+        raise InvalidArgument(
+            f"directions must be at most dim = {dim} for an orthonormal frame, got {number}: ask "
+            f"for {dim} or fewer, or use independent directions (sphere)."
+        )
 
 
 @dataclass(frozen=True)
@@ -141,63 +139,39 @@ class _Level:
 
     @property
     def ways(self) -> int:
-        """Number p of frames that are turned into one."""
-        even, ways = self.size - self.odd, 2
-        while ways < 8 and even % (2 * ways) == 0 and ways < self.number - self.complete:
+        """Number p of smaller frames that are turned into one."""
+        ways = 2
+        while ways < 8 and self.size // 2 % ways == 0 and ways < self.number - self.complete:
             ways *= 2
         return ways
 
     @property
     def below(self) -> _Level:
         """Each of the p smaller frames."""
-        rows = self.number - self.complete
-        return _Level(-(-rows // self.ways), (self.size - self.odd) // self.ways)
+        return _Level(
+            -(-(self.number - self.complete) // self.ways), self.size // 2 * 2 // self.ways
+        )
 
     @property
     def normals(self) -> int:
-        """Normal draws that the step up to this frame needs: angles, and a reflection if odd."""
-        angles = self.size // 2 * int(math.log2(self.ways)) + self.ways - 1
-        return angles + self.odd * self.size
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Equal blocks of coordinates and the levels that build a frame in each of them."""
-
-    copies: int
-    size: int
-    levels: tuple[_Level, ...]
-    leaf: int
-
-    @classmethod
-    def of(cls, number: int, size: int, copies: int) -> _Part:
-        level, levels = _Level(number, size), []
-        while level.number > 1:
-            levels.append(level)
-            level = level.below
-        return cls(copies, size, tuple(levels), level.size)
-
-    @property
-    def normals(self) -> int:
-        """Normal draws for all blocks."""
-        total, frames = 0, self.copies
-        for level in self.levels:
-            total += frames * level.normals
-            frames *= level.ways
-        return total + frames * self.leaf
+        """Normal draws for the whole frame: a leaf; or angles, a reflection if odd, and all below."""
+        if self.number == 1:
+            return self.size
+        angles = sum(k * (self.size // 2 // k + 1) for k in (1, 2, 4) if k < self.ways)
+        return angles + (self.size if self.odd else 0) + self.ways * self.below.normals
 
 
 def _cut(number: int, dim: int) -> list[tuple[int, int]]:
     """Blocks as (how many, of which size): powers of two, and one block for what is left."""
     size = 1 << (number - 1).bit_length()
-    blocks, left = divmod(dim, size)
+    copies, left = divmod(dim, size)
     if 0 < left < number:
-        blocks, left = blocks - 1, left + size
-    return [(copies, width) for copies, width in ((blocks, size), (1, left)) if copies and width]
+        copies, left = copies - 1, left + size
+    return [block for block in ((copies, size), (1, left)) if 0 not in block]
 
 
-def _supply(key: Key[Array, ""], total: int) -> Callable[[int, int], Float[Array, "rows columns"]]:
-    """Hands out `total` normal draws, row by row."""
+def _supply(key: Key[Array, ""], total: int) -> Take:
+    """Hands out `total` normal draws, piece by piece."""
     half = -(-total // 2)
     # A loop, so that the draws are stored: XLA would otherwise repeat the inverse error function
     # inside every one of the many small operations that read them.
@@ -215,43 +189,40 @@ def _supply(key: Key[Array, ""], total: int) -> Callable[[int, int], Float[Array
 
 
 def _grow(
-    take: Callable[[int, int], Array],
-    levels: tuple[_Level, ...],
-    leaf: int,
-    frames: int,
-    wanted: Wanted,
-) -> Float[Array, "rows frames size"]:
-    """The wanted directions of `frames` independent frames, built from the bottom up."""
-    if not levels:
-        return _unit(take(frames, leaf))[None]
-    level, below = levels[0], levels[0].below
-    ways = level.ways
+    take: Take, level: _Level, frames: int, wanted: Int[Array, " some"]
+) -> Float[Array, "some frames size"]:
+    """Directions `wanted` of `frames` independent frames."""
+    if level.number == 1:
+        leaf = _unit(take(frames, level.size))
+        return jnp.broadcast_to(leaf, (wanted.size, *leaf.shape))
+    below, ways = level.below, level.ways
     parents = jnp.minimum(wanted // ways, below.number - 1)
-    # Fewer directions below than are wanted here: build them all once; else only those needed.
-    share = below.number <= wanted.size
-    needed = jnp.arange(below.number) if share else parents
-    child = _grow(take, levels[1:], leaf, frames * ways, needed)
+    # Where there are fewer directions below than are wanted here, each is built once and shared.
+    shared = below.number <= wanted.size
+    child = _grow(take, below, frames * ways, jnp.arange(below.number) if shared else parents)
     child = child.reshape(-1, frames, ways, below.size)
-    share_choose = (lambda t: _choose(t, parents)) if share else (lambda t: t)
-    turn = _choose(_turns(take, level, frames).reshape(-1, frames, ways), wanted)
-    rows = (share_choose(child) * turn[..., None]).reshape(-1, frames, below.size * ways)
+    turns = _choose(_turns(take, level, frames).reshape(-1, frames, ways), wanted)
+    turned = (_choose(child, parents) if shared else child) * turns[..., None]
+    turned = turned.reshape(wanted.size, frames, ways * below.size)
     if not level.odd:
-        return rows
+        return turned
     axis = _unit(take(frames, level.size))
+    # Scalar products with the axis, from the fewer vectors below and then turned like them.
     along = jnp.einsum("rfws,fws->rfw", child, axis[:, 1:].reshape(frames, ways, below.size))
-    along = jnp.sum(share_choose(along) * turn, axis=-1, keepdims=True)
-    return _reflect(rows, along, axis, level, wanted)
+    along = jnp.sum((_choose(along, parents) if shared else along) * turns, axis=-1)
+    reflected = _reflect(turned, along[..., None], axis)
+    if not level.complete:
+        return reflected
+    return jnp.where((wanted == level.number - 1)[:, None, None], axis, reflected)
 
 
-def _turns(
-    take: Callable[[int, int], Array], level: _Level, frames: int
-) -> Float[Array, "children ways frames ways"]:
+def _turns(take: Take, level: _Level, frames: int) -> Float[Array, "children ways frames ways"]:
     """The p x p orthogonal matrices that turn p frames into one: one for each direction below.
 
     A unit vector w whose squares are Dirichlet(m/2, .., m/2) is split in halves again and again. Two
     halves of dimension h share the square as cos^2 t : sin^2 t ~ Beta(h/2, h/2), which makes cos 2t
-    a coordinate of a uniform point of the sphere in dimension h + 1. Its h + 1 coordinates give the
-    angles of all the directions below, which are at most h.
+    a coordinate of a uniform point of the sphere in dimension h + 1. The coordinates of one point
+    serve all directions below, which are at most h.
     """
     children, ways = level.below.number, level.ways
     weights = jnp.ones((children, frames, 1), jnp.float64)
@@ -266,46 +237,36 @@ def _turns(
 
 
 def _reflect(
-    rows: Float[Array, "rows frames even"],
-    along: Float[Array, "rows frames 1"],
+    rows: Float[Array, "some frames even"],
+    along: Float[Array, "some frames 1"],
     axis: Float[Array, "frames odd"],
-    level: _Level,
-    wanted: Wanted,
-) -> Float[Array, "rows frames odd"]:
+) -> Float[Array, "some frames odd"]:
     """The vectors (0, row) reflected by I - v v^T / (1 + |g_1|), v = g + sign(g_1) e_1.
 
     That reflection takes e_1 to -sign(g_1) g. `along` holds the scalar products of rows with the
-    coordinates of g after the first.
+    coordinates of the axis g after the first.
     """
     first, rest = axis[:, :1], axis[:, 1:]
-    sign = jnp.where(first < 0, -1.0, 1.0)
-    rows = rows - along / (1.0 + jnp.abs(first)) * rest
-    rows = jnp.concatenate([-sign * along, rows], axis=-1)
-    if wanted is None:
-        return jnp.concatenate([rows, axis[None]]) if level.complete else rows[: level.number]
-    if level.complete:
-        return jnp.where((wanted == level.number - 1)[:, None, None], axis, rows)
-    return rows
+    head = jnp.where(first < 0, 1.0, -1.0) * along
+    return jnp.concatenate([head, rows - along / (1.0 + jnp.abs(first)) * rest], axis=-1)
 
 
-def _side_by_side(
-    parts: list[Float[Array, "rows width"]], rows: int, dim: int
-) -> Float[Array, "rows dim"]:
-    """All parts as one array. A single leaf row stands for every row."""
-    first = jnp.broadcast_to(parts[0], (rows, parts[0].shape[1]))
-    if len(parts) == 1:
+def _side_by_side(parts: list[Float[Array, "some width"]], dim: int) -> Float[Array, "some dim"]:
+    """One array of one or two parts."""
+    first, *rest = parts
+    if not rest:
         return first
     # Written into place: a concatenation would store the large first part twice.
     padded = jnp.pad(first, ((0, 0), (0, dim - first.shape[1])))
-    return jax.lax.dynamic_update_slice(padded, parts[1], (0, first.shape[1]))
+    return jax.lax.dynamic_update_slice(padded, rest[0], (0, first.shape[1]))
 
 
 @functools.cache
 def _products(ways: int) -> Float[np.ndarray, "ways ways ways"]:
-    """Multiplication of complex numbers (2), quaternions (4), octonions (8): e_w e_k = sum_v t[k,w,v] e_v.
+    """Products of the units of complex numbers (2), quaternions (4), octonions (8).
 
-    By doubling (Cayley and Dickson): (a, b)(c, d) = (a c - d* b, d a + b c*). Norms multiply, and so
-    sum_k x_k t[k] is orthogonal for every unit vector x.
+    e_w e_k = sum_v t[k, w, v] e_v, by doubling (Cayley and Dickson): (a, b)(c, d) = (a c - d* b,
+    d a + b c*). Norms multiply, and so sum_k x_k t[k] is orthogonal for every unit vector x.
     """
 
     def conjugate(x: np.ndarray) -> np.ndarray:
@@ -322,7 +283,7 @@ def _products(ways: int) -> Float[np.ndarray, "ways ways ways"]:
     return np.array([[product(units[w], units[k]) for w in range(ways)] for k in range(ways)])
 
 
-def _unit(vectors: Float[Array, "*lead size"]) -> Float[Array, "*lead size"]:
+def _unit(vectors: Float[Array, "rows size"]) -> Float[Array, "rows size"]:
     return vectors / jnp.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
