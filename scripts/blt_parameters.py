@@ -6,7 +6,8 @@ For each horizon T = 2^k the time constants 1 / (1 - theta_b) and scales omega_b
 
 Why the fourth power: the explicit bound of an optimizer depends on the mean of V, users look at its
 maximum, and this mean of order 4 is smooth and loses at most 0.3% of either against optimising it
-alone (at T = 64 and more). Privacy does not depend on what is found here.
+alone (at T = 64, 1024 and 16384). Privacy does not depend on what is found here. Takes half an hour;
+then format the table with ruff.
 
 A horizon starts from its neighbour's answer; a weak pull towards that start makes the answer unique
 where a short horizon has fewer coefficients than there are parameters.
@@ -23,8 +24,8 @@ from scipy.optimize import minimize
 from blindstep.trusted import blt
 
 TARGET = Path(blt.__file__).with_name("blt_parameters.py")
-# Number of buffers, first and last exponent of T. One buffer more gains 0.3% of the variance at the
-# last horizon of a group; fewer would do at its first.
+# Number of buffers, first and last exponent of T. One more buffer gains at most 0.4% of the
+# variance at the last horizon of a group (measured at 64, 2048 and 32768).
 RANGES = ((2, 0, 6), (3, 6, 11), (4, 11, 15), (5, 15, 20))
 ORDER = 4
 SHORTEST_TIME = 1.1  # a buffer with theta = 0 has no logarithm, and gains nothing measurable

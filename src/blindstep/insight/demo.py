@@ -32,7 +32,7 @@ def homes() -> Float[np.ndarray, "people 2"]:
     return centre + 0.7 * rng.standard_normal((_PEOPLE, 2))
 
 
-def walk(place: Float[Array, 2], home: Float[Array, 2]) -> Float[Array, ""]:
+def walk(place: Float[Array, "2"], home: Float[Array, "2"]) -> Float[Array, ""]:
     """Kilometres this person would walk, at most 3."""
     return jnp.minimum(jnp.sqrt(jnp.sum((place - home) ** 2)), _CAP)
 

@@ -146,8 +146,8 @@ def _descend(
     """The lowest bound near `choice`, moving one coordinate at a time by ever smaller factors."""
 
     def value(candidate: Choice) -> Found | None:
-        built = _build(request, records, candidate)
-        return built and Found(_bound(*built, request), candidate, *built)
+        built = layout_of(request, records, candidate)
+        return built and Found(bound_of(*built, request), candidate, *built)
 
     # Nothing may fit at first: shrink until something does.
     tries = (replace(choice, blocks_per_epoch=b, first_ratio=-f) for b in (0, 3) for f in (0, 4, 9))
@@ -182,7 +182,7 @@ def _neighbours(request: Request, choice: Choice, size: float) -> Iterator[Choic
             yield replace(choice, clip=clip)
 
 
-def _build(request: Request, records: int, choice: Choice) -> tuple[Layout, Bounds] | None:
+def layout_of(request: Request, records: int, choice: Choice) -> tuple[Layout, Bounds] | None:
     """The layout of a point of the search, in whole numbers; None if it does not fit."""
     period = max(1, round(2**choice.period))
     if request.horizon is not None:
@@ -237,7 +237,7 @@ def _build(request: Request, records: int, choice: Choice) -> tuple[Layout, Boun
     return layout, request.bounds & Clip(request.slope * clip * math.sqrt(layout.moments().grad))
 
 
-def _bound(layout: Layout, bounds: Bounds, request: Request) -> float:
+def bound_of(layout: Layout, bounds: Bounds, request: Request) -> float:
     """The explicit bound of a layout: what `assemble` will state, without building anything."""
     assert request.lipschitz is not None
     assert request.gap is not None
@@ -259,7 +259,7 @@ def _bound(layout: Layout, bounds: Bounds, request: Request) -> float:
 
 # -- without a Lipschitz bound ----------------------------------------------------------------
 
-_CLIP_HORIZON = 20
+_CLIP_HORIZON = 10
 _CLIP_DIRECTIONS = 256
 
 

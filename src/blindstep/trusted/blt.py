@@ -30,7 +30,7 @@ from blindstep.errors import count
 from blindstep.trusted.blt_parameters import TABLE
 from blindstep.trusted.toeplitz import ColumnNormalised
 
-# Relative error of the closed-form norms is a few dozen units of 1e-16, on any backend.
+# Covers the rounding of the closed-form norms, some 1e-15, with room for any backend's expm1.
 _ROUND_UP = 1 + 1e-12
 
 

@@ -87,7 +87,7 @@ def _quarter_round(a: Array, b: Array, c: Array, d: Array) -> tuple[Array, Array
     return a, b, c, d
 
 
-def chacha20(key: NoiseKey, nonce: UInt32[Array, 3], blocks: int) -> UInt32[Array, "blocks 16"]:
+def chacha20(key: NoiseKey, nonce: UInt32[Array, "3"], blocks: int) -> UInt32[Array, "blocks 16"]:
     """The ChaCha20 key stream (RFC 8439, section 2.3) for block counters 0 .. blocks-1."""
     counter = jnp.arange(blocks, dtype=jnp.uint32)
     head = [jnp.full((blocks,), word, jnp.uint32) for word in _CONSTANTS]

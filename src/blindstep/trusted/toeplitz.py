@@ -83,8 +83,8 @@ class ColumnNormalised(Prefix):
 class SquareRoot(ColumnNormalised):
     """The square root C = A^(1/2), columns scaled to norm 1.
 
-    C has the coefficients c_k = binom(2k, k) / 4^k of (1 - x)^(-1/2) (Fichtenberger, Henzinger and
-    Upadhyay 2023; Bennett's matrix), C^-1 the coefficients h_k = -c_k / (2k - 1) of (1 - x)^(1/2).
+    C has the coefficients c_k = binom(2k, k) / 4^k of (1 - x)^(-1/2) (Bennett 1977; Fichtenberger,
+    Henzinger and Upadhyay 2023), C^-1 has h_k = -c_k / (2k - 1), those of (1 - x)^(1/2).
     Sensitivity: every column of C' has norm 1. State: all draws and the running sum,
     (steps + 1) x dim; each step reads all of it. `blt.BLT` is as accurate with a few vectors.
     """
