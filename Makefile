@@ -22,8 +22,8 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
 lint: $(STAMP)
-	$(BIN)/ruff format --check src tests benchmarks scripts
-	$(BIN)/ruff check src tests benchmarks scripts
+	$(BIN)/ruff format --check src tests benchmarks scripts examples
+	$(BIN)/ruff check src tests benchmarks scripts examples
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
@@ -32,8 +32,8 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 format: $(STAMP)
-	$(BIN)/ruff format src tests benchmarks scripts
-	$(BIN)/ruff check --fix src tests benchmarks scripts
+	$(BIN)/ruff format src tests benchmarks scripts examples
+	$(BIN)/ruff check --fix src tests benchmarks scripts examples
 
 clean:
 	rm -rf $(VENV)

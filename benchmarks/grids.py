@@ -160,10 +160,11 @@ def tight(problem: Problem) -> list[dict[str, Any]]:
         ]
     smoothing = 0.3 if problem.name == "zero-one" else 0.01
     return [
-        {**common, "passes": p, "directions": 32, "reach": r, "clip": c, "smoothing": smoothing}
-        for p, r, c in [
-            *((80, 0.1, 1.0), (80, 0.2, 1.0), (80, 0.05, 1.0), (40, 0.2, 1.0)),
-            *((80, 0.1, 3.0), (160, 0.1, 1.0)),
+        {**common, "passes": p, "directions": q, "reach": r, "clip": c, "smoothing": smoothing}
+        for p, q, r, c in [
+            *((160, 32, 0.1, 1.0), (160, 64, 0.1, 1.0), (160, 123, 0.1, 1.0), (80, 64, 0.1, 1.0)),
+            *((160, 64, 0.2, 1.0), (160, 64, 0.05, 1.0), (160, 64, 0.1, 3.0), (320, 64, 0.1, 1.0)),
+            *((40, 64, 0.1, 1.0), (80, 64, 0.2, 1.0), (40, 123, 0.2, 1.0)),
         ]
     ]
 

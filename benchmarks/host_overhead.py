@@ -34,7 +34,7 @@ def make_loss(milliseconds: float) -> Callable[..., float]:
     return loss
 
 
-def make_plan(batch: int, epochs: int, sharing: str) -> bs.Plan:
+def make_plan(batch: int, sharing: str) -> bs.Plan:
     return bs.plan(
         records=10_000,
         dim=DIM,
@@ -45,15 +45,15 @@ def make_plan(batch: int, epochs: int, sharing: str) -> bs.Plan:
         first_batch=batch,
         directions=4,
         sharing=sharing,
-        epochs=epochs,
+        epochs=1,
     )
 
 
-def measure(batch: int, epochs: int, sharing: str, **engine: Any) -> tuple[float, float]:
+def measure(batch: int, sharing: str, **engine: Any) -> tuple[float, float]:
     """Measured and ideal seconds of a run whose steps have 8 x batch evaluations each."""
     data = np.random.default_rng(0).normal(size=(10_000, DIM))
     loss, start = make_loss(MILLISECONDS), np.zeros(DIM)
-    plan = make_plan(batch, epochs, sharing)
+    plan = make_plan(batch, sharing)
     bs.host.minimize(make_loss(0.0), start, data, plan=plan, **engine)
     evaluations = plan.epochs * plan.horizon * 8 * batch
 
@@ -95,20 +95,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", nargs="+", default=["loky", "dask", "ray"])
     parser.add_argument("--batches", nargs="+", type=int, default=[64, 256])
-    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
-    table = Table("engine", "directions of", "evaluations a step", "ideal s", "took s", "overhead")
+    columns = ("evaluations a step", "ideal s", "took s", "overhead", "median")
+    table = Table("engine", "directions of", *columns)
     for name, engine in engines(given.engines).items():
         for sharing in ("record", "block"):
             for batch in given.batches:
-                took, ideal = measure(batch, given.epochs, sharing, **engine)
+                pairs = [measure(batch, sharing, **engine) for _ in range(given.repeats)]
+                overheads = [100 * (took / ideal - 1) for took, ideal in pairs]
                 table.add_row(
                     name,
                     f"each {sharing}",
                     f"{8 * batch:,}",
-                    f"{ideal:.2f}",
-                    f"{took:.2f}",
-                    f"{100 * (took / ideal - 1):.1f}%",
+                    " ".join(f"{ideal:.2f}" for _, ideal in pairs),
+                    " ".join(f"{took:.2f}" for took, _ in pairs),
+                    " ".join(f"{overhead:.1f}%" for overhead in overheads),
+                    f"{np.median(overheads):.1f}%",
                 )
     Console().print(table)
 

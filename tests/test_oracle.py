@@ -64,7 +64,7 @@ def test_orders_differ_between_passes_and_are_public_functions_of_the_key():
 
 
 def test_too_few_records_are_an_error_with_numbers():
-    with pytest.raises(InvalidArgument, match="block of 9 records .* does not fit into 8 records"):
+    with pytest.raises(InvalidArgument, match=r"block of 9 records .* does not fit into 8 records"):
         Schedule(8, 3, 2, 4, 1)
     schedule = Schedule(18, 3, 2, 4, 3)
     assert schedule.passes == 2

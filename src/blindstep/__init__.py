@@ -7,7 +7,9 @@ result = bs.minimize(loss, params, data, privacy=bs.Privacy(epsilon=4, delta=1e-
 print(result.privacy)
 """
 
+from blindstep.drivers import host
 from blindstep.drivers.compiled import minimize
+from blindstep.drivers.optimizer import Optimizer
 from blindstep.drivers.result import History, Result
 from blindstep.errors import (
     BlindstepError,
@@ -16,6 +18,7 @@ from blindstep.errors import (
     NoEntropy,
     VacuousPlan,
 )
+from blindstep.insight.clipping import fraction_clipped
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan
 from blindstep.trusted.bounds import Bounds, Clip, Lipschitz, Range
@@ -32,12 +35,15 @@ __all__ = [
     "InvalidArgument",
     "Lipschitz",
     "NoEntropy",
+    "Optimizer",
     "Plan",
     "Privacy",
     "Range",
     "Result",
     "Statement",
     "VacuousPlan",
+    "fraction_clipped",
+    "host",
     "minimize",
     "plan",
 ]

@@ -1,4 +1,4 @@
-"""The command line: `blindstep privacy | plan | demo`, each with `--json` for machines."""
+"""The command line: `blindstep privacy | plan | demo | ledger`, each with `--json` for machines."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from blindstep.errors import BlindstepError
 from blindstep.insight import demo as demonstration
+from blindstep.insight.spending import read_spending, spending_numbers, spending_table
 from blindstep.insight.tables import plan_table, privacy_numbers, privacy_table
 from blindstep.optimize.plan import MECHANISMS, SAMPLERS
 from blindstep.optimize.planner import PRESETS
@@ -27,6 +28,9 @@ app = typer.Typer(
     help="Differentially private optimization from function values alone.",
     pretty_exceptions_enable=False,
 )
+
+ledger_app = typer.Typer(no_args_is_help=True, help="What was spent, run by run.")
+app.add_typer(ledger_app, name="ledger")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Rho = Annotated[float | None, typer.Option(help="Gaussian-DP budget (the paper's rho).")]
@@ -152,6 +156,24 @@ def demo(as_json: AsJson = False) -> None:
     for story in stories:
         if story.epsilon == 1.0:
             console.print(f"\nThe guarantee of the row at epsilon 1:\n{story.statement}")
+
+
+@ledger_app.command()
+def show(
+    path: Annotated[str, typer.Argument(help="A ledger, or a run directory.")],
+    delta: Delta = DEFAULT_DELTA,
+    as_json: AsJson = False,
+) -> None:
+    """Show what each run in a ledger has spent, their sum and what remains of the budget."""
+    try:
+        account = read_spending(path)
+        numbers, table = spending_numbers(account, delta), spending_table(account, delta)
+    except BlindstepError as error:
+        _fail(error, as_json)
+    if as_json:
+        _print_json(numbers)
+    else:
+        Console().print(table)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,11 +12,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from blindstep.drivers import fingerprints, mesh
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import ParameterSpace, check_loss, count_records
 from blindstep.drivers.result import History, Result
+from blindstep.drivers.session import Session, Storage
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.conversion import Conversion, Released, State
 from blindstep.optimize.plan import Plan
@@ -23,9 +27,11 @@ from blindstep.optimize.planner import plan as make_plan
 from blindstep.trusted.estimators import Kind
 from blindstep.trusted.increments import chunk_for, increment
 from blindstep.trusted.privacy import Privacy, statement
-from blindstep.trusted.randomness import Keys, NoiseKey, fresh_keys, public_stream
+from blindstep.trusted.randomness import NoiseKey, public_stream
 
 Loss = Callable[[PyTree, PyTree], Any]
+# What is kept of each epoch; after its mean, the fields of History.
+_PAST = ("means", "gradient_norm", "move_norm", "seconds")
 
 
 def minimize(
@@ -38,6 +44,9 @@ def minimize(
     plan: Plan | None = None,
     seed: int | None = None,
     progress: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    budget: Privacy | None = None,
     **choices: Any,
 ) -> Result:
     """Minimize the mean of `loss(params, record)` over records, privately, from its values alone.
@@ -53,6 +62,15 @@ def minimize(
         seed: for reproduction only: a seeded run is not private against who knows the seed, and
             its privacy statement says so. Leave it out and the noise is from the operating system.
         progress: show a progress bar (epoch, privacy spent, time; never a loss).
+        checkpoint: a directory for the run. The same call goes on after a crash where it was, with
+            the same result bit for bit; of a finished run it returns the result and releases
+            nothing. The loss must be a function: the same answer each time. *The directory holds
+            the noise key*: keep it as secret as the data. All of `data` is read once more, for its
+            fingerprint.
+        ledger: a file in which several runs on the same people add up what they spend; left out,
+            the run directory has its own.
+        budget: what all runs in the ledger together may spend; a run that would spend more is
+            refused before anything is evaluated.
         **choices: passed to `blindstep.plan`: lipschitz, gap, bounds, horizon, ...
 
     Returns:
@@ -74,66 +92,75 @@ def minimize(
             f"the plan is for {plan.records} records in dimension {plan.dim}, but there are "
             f"{records} records and {space.dim} parameters: plan again."
         )
+    storage = Storage(checkpoint, ledger, budget)
     with jax.enable_x64(True):
         check_loss(loss, params, data)
-        return _run(loss, params, data, plan, space, fresh_keys(seed), progress)
+        machine = plan.build()
+        start = machine.begin(space.flatten(params))
+        known = functools.partial(fingerprints.of_run, loss, params, data)
+        with Session(machine, plan, start, storage, known, seed=seed) as session:
+            return _run(loss, data, plan, space, machine, session, progress)
 
 
 def _run(
     loss: Loss,
-    params: PyTree,
     data: PyTree,
     plan: Plan,
     space: ParameterSpace,
-    keys: Keys,
+    machine: Conversion,
+    session: Session,
     progress: bool,
 ) -> Result:
-    machine = plan.build()
     # Floats become traced arguments: a run that differs in noise or step size compiles nothing.
     traced = jax.tree.map(lambda v: jnp.asarray(v) if isinstance(v, float) else v, machine)
-    state = machine.begin(space.flatten(params))
+    state, keys, horizon = session.state, session.keys, machine.horizon
     on_disk = any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
     if not on_disk:
-        data = jax.tree.map(jnp.asarray, data)
-    means, norms, seconds = [], [], []
-    began = time.perf_counter()
+        data = mesh.place(data)
+    sharding = mesh.over_records(data)
+    past = {name: list(session.saved.get(name, ())) for name in _PAST}
+    began = time.perf_counter() - (past["seconds"][-1] if past["seconds"] else 0.0)
     with RunProgress(machine.oracle, machine.epochs, plan.delta, show=progress) as bar:
-        for first, diffs in _epochs_of_rows(machine, keys.public):
+        for epoch in range(session.position // horizon):
+            bar.advance(epoch + 1)
+        for first, diffs in _epochs_of_rows(machine, keys.public, session.position // horizon):
             held = _only(data, first, diffs) if on_disk else (data, first, diffs)
+            # Loss and noise are functions: an epoch begun before a crash comes out the same.
+            session.before_release(session.position, horizon, replay=True)
             state, mean, released = run_epoch(
-                traced, loss, space, state, *held, keys.public, keys.noise
+                traced, loss, space, state, *held, keys.public, keys.noise, sharding
             )
-            means.append(np.asarray(mean))
-            norms.append(jax.tree.map(np.asarray, released))
-            seconds.append(time.perf_counter() - began)
-            bar.advance(len(means))
+            seconds = time.perf_counter() - began
+            for name, value in zip(_PAST, (mean, *jax.tree.leaves(released), seconds), strict=True):
+                past[name].append(np.asarray(value))
+            session.after(
+                state, session.position + horizon, lambda: {n: np.stack(past[n]) for n in _PAST}
+            )
+            bar.advance(len(past["means"]))
     chosen = int(
         jax.random.randint(public_stream(keys.public, "chosen epoch"), (), 0, machine.epochs)
     )
+    means = np.stack(past["means"])
     return Result(
         params=space.unflatten(jnp.asarray(means[chosen])),
         last=space.unflatten(jnp.asarray(means[-1])),
         final=space.unflatten(state.position),
         chosen_epoch=chosen,
-        means=np.stack(means),
+        means=means,
         privacy=statement(machine.oracle, plan.delta, seeded=keys.seeded),
         plan=plan,
-        history=History(
-            gradient_norm=np.stack([n.gradient_norm for n in norms]),
-            move_norm=np.stack([n.move_norm for n in norms]),
-            seconds=np.asarray(seconds),
-        ),
+        history=History(**{name: np.stack(past[name]) for name in _PAST[1:]}),
         space=space,
     )
 
 
 def _epochs_of_rows(
-    machine: Conversion, public: Key[Array, ""]
+    machine: Conversion, public: Key[Array, ""], done: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The row numbers of each epoch: GRAD (block, record), and DIFF (block, step, record)."""
+    """Row numbers of each epoch after `done`: GRAD (block, record), DIFF (block, step, record)."""
     schedule, per_epoch = machine.oracle.schedule, machine.blocks_per_epoch
     order_of = functools.lru_cache(maxsize=1)(functools.partial(schedule.order, public))
-    for start in range(0, machine.epochs * per_epoch, per_epoch):
+    for start in range(done * per_epoch, machine.epochs * per_epoch, per_epoch):
         splits = [
             schedule.split(schedule.rows(order_of(block // schedule.blocks_per_pass), block))
             for block in range(start, start + per_epoch)
@@ -167,10 +194,12 @@ def run_epoch(
     diffs: Int[Array | np.ndarray, "blocks steps batch"],
     public: Key[Array, ""],
     noise: NoiseKey,
+    sharding: NamedSharding | None = None,
 ) -> tuple[State, Float[Array, " dim"], Released]:
     """One epoch: a scan over blocks, each a GRAD and a scan over its DIFFs.
 
-    `first` and `diffs` are row numbers in `data`: no record is in memory twice.
+    `first` and `diffs` are row numbers in `data`: no record is in memory twice. `sharding` is how
+    the records are spread over devices.
     """
     estimator = machine.oracle.estimator
 
@@ -181,7 +210,7 @@ def run_epoch(
         query = machine.ask(state, kind, public)
         records = jax.tree.map(lambda leaf: leaf[rows], data)
         chunk = chunk_for(rows.shape[0], estimator.number, estimator.dim)
-        moved = increment(estimator, query, evaluate, records, chunk)
+        moved = increment(estimator, query, mesh.spread(evaluate, sharding), records, chunk)
         return machine.tell(state, moved, public, noise)
 
     def block(state: State, rows: tuple[Array, Array]) -> tuple[State, Released]:

@@ -195,6 +195,8 @@ def layout_of(request: Request, records: int, choice: Choice) -> tuple[Layout, B
     first_batch = request.first_batch or max(
         1, round(diff_batch * period * 2 ** min(choice.first_ratio, 30.0))
     )
+    if period == 1:
+        diff_batch = 1  # there are no DIFFs
     size = first_batch + diff_batch * (period - 1)
     if size > records:
         return None

@@ -22,7 +22,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,7 @@ class Haar(Frame):
 
 
 class Structured(Frame):
-    """A frame built from smaller ones, from a few d log2(q) normal draws instead of q d.
+    """A frame built from smaller ones, from about d log2(q) normal draws instead of q d.
 
     Three steps lead from frames whose directions are each uniform to a larger one of that kind:
 
@@ -86,8 +86,8 @@ class Structured(Frame):
 
     A direction by itself is exactly uniform, so no loss is estimated with a bias. Taken together
     the directions are less random than Haar's, which moves neither bias nor mean squared error but
-    can move higher moments. (Genz 1998 makes random orthogonal matrices from butterfly matrices, which
-    is the turn with p = 2.)
+    can move higher moments. (The turn with p = 2 is a butterfly matrix, as Genz 1998 multiplies them
+    into random orthogonal matrices.)
 
     Cost: O(q d) operations and memory, as each level holds a fraction of the directions of the next.
     """
@@ -101,14 +101,24 @@ class Structured(Frame):
         _require_fit(number, dim)
         blocks = _cut(number, dim)
         weighed = sum(copies for copies, _ in blocks) > 1
-        normals = sum(copies * _Level(number, size).normals for copies, size in blocks)
-        take = _supply(key, normals + (dim if weighed else 0))
-        parts = [_grow(take, _Level(number, size), copies, which) for copies, size in blocks]
+        levels = [(copies, _Level(number, size)) for copies, size in blocks]
+        draws = _Draws.of(
+            key,
+            sum(copies * level.normals for copies, level in levels) + (dim if weighed else 0),
+            sum(copies * level.signs for copies, level in levels),
+        )
+        weights = [jnp.ones(1, jnp.float64)]
         if weighed:
-            norms = [jnp.linalg.norm(take(*block), axis=-1) for block in blocks]
+            norms = [jnp.linalg.norm(draws.normals(*block), axis=-1) for block in blocks]
             whole = jnp.linalg.norm(jnp.concatenate(norms))
-            parts = [part * (n / whole)[:, None] for part, n in zip(parts, norms, strict=True)]
-        return _side_by_side([part.reshape(which.size, -1) for part in parts], dim)
+            weights = [norm / whole for norm in norms]
+        frame, start = jnp.zeros((which.size, dim), jnp.float64), 0
+        for (copies, level), lengths in zip(levels, weights, strict=True):
+            part = _grow(draws, level, lengths, which).reshape(which.size, -1)
+            # Written into place: to concatenate would be to hold a large part twice.
+            frame = jax.lax.dynamic_update_slice(frame, part, (0, start))
+            start += copies * level.size
+        return frame
 
 
 def _require_fit(number: int, dim: int) -> None:
@@ -160,6 +170,13 @@ class _Level:
         angles = sum(k * (self.size // 2 // k + 1) for k in (1, 2, 4) if k < self.ways)
         return angles + (self.size if self.odd else 0) + self.ways * self.below.normals
 
+    @property
+    def signs(self) -> int:
+        """Random signs for the whole frame: p for each direction below."""
+        if self.number == 1:
+            return 0
+        return self.ways * (self.below.number + self.below.signs)
+
 
 def _cut(number: int, dim: int) -> list[tuple[int, int]]:
     """Blocks as (how many, of which size): powers of two, and one block for what is left."""
@@ -170,69 +187,90 @@ def _cut(number: int, dim: int) -> list[tuple[int, int]]:
     return [block for block in ((copies, size), (1, left)) if 0 not in block]
 
 
-def _supply(key: Key[Array, ""], total: int) -> Take:
-    """Hands out `total` normal draws, piece by piece."""
-    half = -(-total // 2)
-    # A loop, so that the draws are stored: XLA would otherwise repeat the inverse error function
-    # inside every one of the many small operations that read them.
-    normals = jax.lax.map(
-        lambda k: jax.random.normal(k, (half,), jnp.float64), jax.random.split(key)
-    ).reshape(-1)
+class _Draws(NamedTuple):
+    """Normal draws and random signs, handed out piece by piece."""
+
+    normals: Take
+    signs: Take
+
+    @classmethod
+    def of(cls, key: Key[Array, ""], normals: int, signs: int) -> _Draws:
+        """A supply of exactly so many."""
+        first, second, third = jax.random.split(key, 3)
+        # A loop, so that the draws are stored: XLA would otherwise repeat the inverse error
+        # function inside every one of the many small operations that read them.
+        halves = jax.lax.map(
+            lambda k: jax.random.normal(k, (-(-normals // 2),), jnp.float64),
+            jnp.stack([first, second]),
+        )
+        words = jax.random.bits(third, (-(-signs // 32), 1), jnp.uint32)
+        bits = (words >> jnp.arange(32, dtype=jnp.uint32)) & 1
+        flips = 1.0 - 2.0 * bits.reshape(-1).astype(jnp.float64)
+        return cls(_dispense(halves.reshape(-1)), _dispense(flips))
+
+
+def _dispense(stock: Float[Array, " stock"]) -> Take:
+    """A function that hands out a stock row by row, each number once."""
     used = 0
 
     def take(rows: int, columns: int) -> Float[Array, "rows columns"]:
         nonlocal used
         start, used = used, used + rows * columns
-        return normals[start:used].reshape(rows, columns)
+        return stock[start:used].reshape(rows, columns)
 
     return take
 
 
 def _grow(
-    take: Take, level: _Level, frames: int, wanted: Int[Array, " some"]
+    draws: _Draws, level: _Level, lengths: Float[Array, " frames"], wanted: Int[Array, " some"]
 ) -> Float[Array, "some frames size"]:
-    """Directions `wanted` of `frames` independent frames."""
+    """Directions `wanted` of independent frames, one for each of the `lengths` they shall have."""
+    frames = lengths.size
     if level.number == 1:
-        leaf = _unit(take(frames, level.size))
+        leaf = lengths[:, None] * _unit(draws.normals(frames, level.size))
         return jnp.broadcast_to(leaf, (wanted.size, *leaf.shape))
     below, ways = level.below, level.ways
     parents = jnp.minimum(wanted // ways, below.number - 1)
     # Where there are fewer directions below than are wanted here, each is built once and shared.
     shared = below.number <= wanted.size
-    child = _grow(take, below, frames * ways, jnp.arange(below.number) if shared else parents)
+    needed = jnp.arange(below.number) if shared else parents
+    child = _grow(draws, below, jnp.repeat(lengths, ways), needed)
     child = child.reshape(-1, frames, ways, below.size)
-    turns = _choose(_turns(take, level, frames).reshape(-1, frames, ways), wanted)
+    turns = _choose(_turns(draws, level, frames).reshape(-1, frames, ways), wanted)
     turned = (_choose(child, parents) if shared else child) * turns[..., None]
     turned = turned.reshape(wanted.size, frames, ways * below.size)
     if not level.odd:
         return turned
-    axis = _unit(take(frames, level.size))
+    axis = _unit(draws.normals(frames, level.size))
     # Scalar products with the axis, from the fewer vectors below and then turned like them.
     along = jnp.einsum("rfws,fws->rfw", child, axis[:, 1:].reshape(frames, ways, below.size))
     along = jnp.sum((_choose(along, parents) if shared else along) * turns, axis=-1)
     reflected = _reflect(turned, along[..., None], axis)
     if not level.complete:
         return reflected
-    return jnp.where((wanted == level.number - 1)[:, None, None], axis, reflected)
+    last = lengths[:, None] * axis
+    return jnp.where((wanted == level.number - 1)[:, None, None], last, reflected)
 
 
-def _turns(take: Take, level: _Level, frames: int) -> Float[Array, "children ways frames ways"]:
+def _turns(draws: _Draws, level: _Level, frames: int) -> Float[Array, "children ways frames ways"]:
     """The p x p orthogonal matrices that turn p frames into one: one for each direction below.
 
     A unit vector w whose squares are Dirichlet(m/2, .., m/2) is split in halves again and again. Two
     halves of dimension h share the square as cos^2 t : sin^2 t ~ Beta(h/2, h/2), which makes cos 2t
     a coordinate of a uniform point of the sphere in dimension h + 1. The coordinates of one point
-    serve all directions below, which are at most h.
+    serve all directions below, which are at most h. Random signs change no direction's law, but
+    keep the errors of estimates from lining up across blocks.
     """
     children, ways = level.below.number, level.ways
     weights = jnp.ones((children, frames, 1), jnp.float64)
     while (pieces := weights.shape[-1]) < ways:
-        points = _unit(take(frames * pieces, level.size // 2 // pieces + 1))
+        points = _unit(draws.normals(frames * pieces, level.size // 2 // pieces + 1))
         double = points[:, :children].T.reshape(children, frames, pieces)
         # Rounding may leave a coordinate just outside [-1, 1].
         halves = [jnp.sqrt(jnp.maximum(1.0 + sign * double, 0.0) / 2.0) for sign in (1, -1)]
         weights = weights[..., None] * jnp.stack(halves, axis=-1)
         weights = weights.reshape(children, frames, 2 * pieces)
+    weights = weights * draws.signs(children, frames * ways).reshape(weights.shape)
     return jnp.einsum("cfk,kwv->cwfv", weights, jnp.asarray(_products(ways)))
 
 
@@ -249,16 +287,6 @@ def _reflect(
     first, rest = axis[:, :1], axis[:, 1:]
     head = jnp.where(first < 0, 1.0, -1.0) * along
     return jnp.concatenate([head, rows - along / (1.0 + jnp.abs(first)) * rest], axis=-1)
-
-
-def _side_by_side(parts: list[Float[Array, "some width"]], dim: int) -> Float[Array, "some dim"]:
-    """One array of one or two parts."""
-    first, *rest = parts
-    if not rest:
-        return first
-    # Written into place: a concatenation would store the large first part twice.
-    padded = jnp.pad(first, ((0, 0), (0, dim - first.shape[1])))
-    return jax.lax.dynamic_update_slice(padded, rest[0], (0, first.shape[1]))
 
 
 @functools.cache

@@ -39,6 +39,24 @@ def chunk_for(batch: int, number: int, dim: int, budget: int = _BUDGET) -> Chunk
     return Chunk(evenly(batch, budget // (3 * dim * directions)), directions)
 
 
+def probe_points(
+    estimator: Estimator, query: Query, positions: Int[Array, " some"]
+) -> Float[Array, "sets 2 q dim"]:
+    """The points that `increment` evaluates for the records at these places of the batch.
+
+    For who evaluates the loss elsewhere and hands the values to `increment` as its records. One set
+    of points for each record; where directions are shared, one set for all of them.
+    """
+    if estimator.sharing is not Sharing.RECORD:
+        return estimator.probes(query, estimator.directions(query.key))[None]
+
+    def own(position: Int[Array, ""]) -> Float[Array, "2 q dim"]:
+        directions = estimator.directions(jax.random.fold_in(query.key, position))
+        return estimator.probes(query, directions)
+
+    return jax.vmap(own)(positions)
+
+
 def increment(
     estimator: Estimator, query: Query, evaluate: Evaluate, records: PyTree, chunk: Chunk
 ) -> Float[Array, " release_dim"]:

@@ -1,0 +1,147 @@
+"""Who does the work: executors and maps of others, and what to do when their workers die.
+
+No scheduler here: tasks go to a `concurrent.futures` executor (processes, loky, Dask, MPI, ...) or
+through a map-like function (a pool's, Ray's). Tasks that were lost with a worker are given out again:
+a pure evaluation may be repeated, only its value enters the step, once.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from blindstep.drivers.tasks import Task, perform
+from blindstep.errors import BlindstepError, InvalidArgument
+
+Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+MakeExecutor = Callable[[], concurrent.futures.Executor]
+Outcome = np.ndarray | Exception
+
+# How often lost tasks are given out again before they are taken apart, record by record.
+_ROUNDS = 3
+
+
+class EngineLost(BlindstepError):
+    """The workers cannot be reached any more. The step was not released and can be repeated."""
+
+
+class Engine:
+    """A map or an executor, used in rounds until every task has its values."""
+
+    def __init__(
+        self,
+        executor: concurrent.futures.Executor | MakeExecutor | None = None,
+        map: Map | None = None,
+    ) -> None:
+        if executor is not None and map is not None:
+            raise InvalidArgument("give an executor or a map, not both.")
+        self._map = map
+        # A class of executors has `submit` too, but is a function that makes one.
+        ready = hasattr(executor, "submit") and not isinstance(executor, type)
+        self._given: Any = executor if ready else None
+        self._make: Any = None if ready else executor
+        self._made: Any = None
+
+    def perform(self, tasks: Sequence[Task]) -> list[np.ndarray]:
+        """The values of all tasks, in their order. Rounds, then one record at a time.
+
+        A record that takes its worker down whenever it is alone counts 0. Whether it was the record
+        or the engine shows in a task without records: where that fails too, `EngineLost` is raised.
+        """
+        results: dict[int, np.ndarray] = {}
+        for _ in range(_ROUNDS):
+            self._round(tasks, results)
+            if len(results) == len(tasks):
+                break
+            self._renew()
+        for place, task in enumerate(tasks):
+            if place not in results:
+                results[place] = np.concatenate(
+                    [self._alone(task.only(i)) for i in range(task.number)]
+                )
+        return [results[place] for place in range(len(tasks))]
+
+    def close(self) -> None:
+        """Shut down what was made here; an executor that the user gave is the user's."""
+        if self._made is not None:
+            self._made.shutdown(wait=True)
+            self._made = None
+
+    def _round(self, tasks: Sequence[Task], results: dict[int, np.ndarray]) -> None:
+        left = [place for place in range(len(tasks)) if place not in results]
+        for place, outcome in self._outcomes([tasks[place] for place in left]):
+            if isinstance(outcome, np.ndarray):
+                results[left[place]] = outcome
+
+    def _alone(self, task: Task) -> np.ndarray:
+        """One record's values, with nobody else at work that it could take down."""
+        for _ in range(2):
+            ((_, outcome),) = self._outcomes([task])
+            if isinstance(outcome, np.ndarray):
+                return outcome
+            self._renew()
+        ((_, outcome),) = self._outcomes([task.nobody()])
+        if isinstance(outcome, Exception):
+            raise EngineLost(
+                f"the workers do not answer any more ({type(outcome).__name__}, after {_ROUNDS} "
+                "rounds): the step was not released. Give `executor` as a function that makes a "
+                "new one, such as lambda: get_reusable_executor(max_workers=2), and see that the "
+                "loss can be sent to a worker (defined in a module it can import)."
+            ) from None
+        return task.voided()
+
+    def _outcomes(self, tasks: list[Task]) -> Iterator[tuple[int, Outcome]]:
+        """Each task's number with its values, or with the engine's error, in any order."""
+        if self._given is None and self._make is None:
+            return self._through_map(tasks)
+        return self._through_executor(tasks)
+
+    def _through_map(self, tasks: list[Task]) -> Iterator[tuple[int, Outcome]]:
+        done = 0
+        try:
+            for values in (self._map or map)(perform, tasks):
+                yield done, values
+                done += 1
+        except Exception as error:
+            yield from ((place, error) for place in range(done, len(tasks)))
+
+    def _through_executor(self, tasks: list[Task]) -> Iterator[tuple[int, Outcome]]:
+        futures: dict[Any, int] = {}
+        for place, task in enumerate(tasks):
+            try:
+                futures[self._executor().submit(perform, task)] = place
+            except Exception as error:  # broken between two submissions
+                yield place, error
+        # Not concurrent.futures.as_completed: Dask's futures are none of its own.
+        for future, place in futures.items():
+            try:
+                yield place, future.result()
+            except Exception as error:
+                yield place, error
+
+    def _executor(self) -> Any:
+        if self._given is not None:
+            return self._given
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def _renew(self) -> None:
+        """Leave a broken executor behind, if there is a way to make another."""
+        if self._made is not None:
+            self._made.shutdown(wait=False)
+            self._made = None
+
+
+def ray_map(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """A map over Ray tasks, which Ray itself repeats when their worker dies: map=ray_map.
+
+    Needs `ray.init(...)` before, and the extra `blindstep[ray]`.
+    """
+    import ray
+
+    remote = ray.remote(max_retries=_ROUNDS)(function)
+    return ray.get([remote.remote(item) for item in items])

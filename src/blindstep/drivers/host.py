@@ -1,0 +1,169 @@
+"""The host driver: any Python function over NumPy arrays, evaluated here or by any engine.
+
+    from loky import get_reusable_executor
+    result = blindstep.host.minimize(loss, params, data, plan=plan,
+                                     executor=lambda: get_reusable_executor(max_workers=4))
+
+The same run as the compiled driver's, through `Optimizer`. A step's work is cut into tasks by its
+size alone, so the result does not depend on the number of workers or on the order of answers.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from blindstep.drivers.engines import Engine, EngineLost, MakeExecutor, Map, ray_map
+from blindstep.drivers.optimizer import Optimizer
+from blindstep.drivers.progress import RunProgress
+from blindstep.drivers.pytrees import ParameterSpace, count_records
+from blindstep.drivers.query import BatchQuery
+from blindstep.drivers.result import Result
+from blindstep.drivers.tasks import Loss, Task, Work
+from blindstep.errors import InvalidArgument, positive
+from blindstep.optimize.plan import Plan
+from blindstep.optimize.planner import plan as make_plan
+from blindstep.trusted.privacy import Privacy
+
+__all__ = ["EngineLost", "minimize", "ray_map"]
+
+# Tasks of a step: two workers then wait at most 1/32 of the step for the last one, and dozens of
+# workers still find work. Whatever a task costs to hand out is paid this often in a step.
+_TASKS = 64
+# Numbers in the points of one task: 2^20 float64 are 8 MiB.
+_POINTS = 2**20
+
+
+def minimize(
+    loss: Loss,
+    params: PyTree,
+    data: PyTree,
+    *,
+    privacy: Privacy | None = None,
+    radius: float | None = None,
+    plan: Plan | None = None,
+    executor: concurrent.futures.Executor | MakeExecutor | None = None,
+    map: Map | None = None,
+    vectorized: bool = False,
+    timeout: float | None = None,
+    seed: int | None = None,
+    progress: bool = False,
+    **choices: Any,
+) -> Result:
+    """Minimize the mean of `loss(params, record)` over records, privately, from its values alone.
+
+    A loss that raises, gives anything but a finite number, is late or takes its worker down makes
+    that record count 0 in that step; nothing is raised or written about it. So try the loss on a
+    made-up record first: one that fails for everybody looks like one that never changes.
+
+    Args:
+        loss: any Python function of parameters and one record (NumPy arrays), giving one number.
+        params: where to start: a pytree of floating-point arrays.
+        data: a pytree of arrays whose leading axis is the record: one row, one person.
+        privacy: the budget, such as Privacy(epsilon=4, delta=1e-5).
+        radius: Goldstein radius of the answer.
+        plan: a ready plan instead of `privacy`, `radius` and `choices`.
+        executor: a `concurrent.futures` executor, or a function that makes one. With a function, a
+            pool that broke with a worker is replaced, and the tasks that were lost are repeated.
+        map: a function like the builtin map instead, such as a pool's `map` or `ray_map`.
+        vectorized: the loss takes rows: parameters and records with one more leading axis, giving
+            one value for each row. A row's value must depend on that row alone: privacy is for
+            each record, and a loss that mixes rows would let one record speak for others.
+        timeout: seconds for one call of the loss, measured where it runs. A late call goes on in the
+            background and is not read. Who is late is up to the machine, so results repeat exactly
+            only where nobody is.
+        seed: for reproduction only: a seeded run is not private against who knows the seed.
+        progress: show a progress bar (epoch, privacy spent, time; never a loss).
+        **choices: passed to `blindstep.plan`: lipschitz, gap, bounds, horizon, ...
+
+    Returns:
+        Parameters with their privacy statement, the plan and the history of public quantities.
+
+    Raises:
+        EngineLost: the workers are gone and cannot be replaced; the current step is not released.
+    """
+    space = ParameterSpace.of(params)
+    plan = plan_for(space, count_records(data), plan, privacy, radius, choices)
+    _check_signature(loss)
+    if timeout is not None:
+        positive("timeout", timeout, "give seconds, or leave it out")
+    work = Work(loss, space, vectorized, timeout)
+    data = jax.tree.map(
+        lambda leaf: leaf if isinstance(leaf, np.memmap) else np.asarray(leaf), data
+    )
+    opt = Optimizer(plan, params, seed=seed)
+    engine = Engine(executor, map)
+    oracle = plan.build().oracle
+    try:
+        with RunProgress(oracle, opt.epochs, plan.delta, show=progress) as bar:
+            while not opt.done:
+                query = opt.ask()
+                values = engine.perform(list(tasks_of(query, data, work)))
+                opt.tell(query, np.concatenate(values).ravel())
+                if opt.step == 0:
+                    bar.advance(opt.epoch)
+    finally:
+        engine.close()
+    return opt.result()
+
+
+def tasks_of(query: BatchQuery, data: PyTree, work: Work) -> Iterator[Task]:
+    """A step's work in pieces of whole records: by its size alone, not by who is there to do it."""
+    batch, pair, number = query.shape
+    each = pair * number * work.space.dim
+    size = -(-batch // max(_TASKS, 1 if query.shared else -(-batch * each // _POINTS)))
+    # Points are computed for several tasks at once, as many as fit.
+    group = size * max(1, min(-(-batch // size), _POINTS // (each * size)))
+    for first in range(0, batch, group):
+        points = query.points_of(0 if query.shared else first, group)
+        for start in range(first, min(first + group, batch), size):
+            rows = query.rows[start : start + size]
+            records = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf[rows]), data)
+            own = points if query.shared else points[start - first : start - first + size]
+            yield Task(work, own, records, len(rows))
+
+
+def plan_for(
+    space: ParameterSpace,
+    records: int,
+    plan: Plan | None,
+    privacy: Privacy | None,
+    radius: float | None,
+    choices: dict[str, Any],
+) -> Plan:
+    """The plan that was given, if it fits, or the one that was described."""
+    if plan is None:
+        if privacy is None or radius is None:
+            raise InvalidArgument(
+                "give privacy and radius, such as privacy=Privacy(epsilon=4, delta=1e-5), "
+                "radius=0.1, or a ready plan."
+            )
+        return make_plan(records=records, dim=space.dim, privacy=privacy, radius=radius, **choices)
+    if privacy is not None or radius is not None or choices:
+        raise InvalidArgument("give either a plan, or privacy, radius and choices: not both.")
+    if plan.dim != space.dim or plan.records > records:
+        raise InvalidArgument(
+            f"the plan is for {plan.records} records in dimension {plan.dim}, but there are "
+            f"{records} records and {space.dim} parameters: plan again."
+        )
+    return plan
+
+
+def _check_signature(loss: Loss) -> None:
+    """Two arguments, as far as Python can tell: the one mistake that can be seen without a record."""
+    try:
+        signature = inspect.signature(loss)
+    except (TypeError, ValueError):
+        return  # some built-in functions have none
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise InvalidArgument(
+            f"the loss takes {signature}, but it is called as loss(params, record)."
+        ) from None

@@ -1,0 +1,111 @@
+"""What one step asks the outside world: which record is to be evaluated at which point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from blindstep.drivers.pytrees import ParameterSpace
+from blindstep.errors import InvalidArgument
+from blindstep.trusted.estimators import Estimator, Query, Sharing
+from blindstep.trusted.increments import probe_points
+
+_points = eqx.filter_jit(probe_points)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchQuery:
+    """All questions of one step. Public: it follows from past releases and public randomness.
+
+    Question number i wants the loss of record `record[i]` at the point `points[i]`. The questions of
+    one record are neighbours; the array of all of them has the shape (batch, 2, directions).
+
+    Attributes:
+        run: which run asks; no two runs have the same.
+        epoch: epochs finished before this step.
+        step: steps finished before this one in its epoch.
+        rows: row numbers, in the caller's data, of the records of this step's batch.
+        space: how points map to parameters.
+    """
+
+    run: str
+    epoch: int
+    step: int
+    rows: Int[np.ndarray, " batch"]
+    space: ParameterSpace
+    _estimator: Estimator = field(repr=False)
+    _query: Query = field(repr=False)
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """(epoch, step): the name of this query within its run."""
+        return self.epoch, self.step
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(batch, 2, directions): how the questions are laid out."""
+        return len(self.rows), 2, self._estimator.number
+
+    def __len__(self) -> int:
+        return len(self.rows) * 2 * self._estimator.number
+
+    @property
+    def shared(self) -> bool:
+        """Whether all records are asked at the same points."""
+        return self._estimator.sharing is not Sharing.RECORD
+
+    @cached_property
+    def record(self) -> Int[np.ndarray, " n"]:
+        """The row number of the record that answers each question."""
+        return np.repeat(self.rows, 2 * self._estimator.number)
+
+    @cached_property
+    def points(self) -> Float[np.ndarray, "n dim"]:
+        """The point of each question, as a flat vector of parameters."""
+        sets = self.points_of(0, len(self.rows))
+        every = np.broadcast_to(sets, (len(self.rows), *sets.shape[1:]))
+        return every.reshape(len(self), -1)
+
+    def points_of(self, start: int, size: int) -> Float[np.ndarray, "sets each dim"]:
+        """The points of up to `size` records from place `start` of the batch on, in little memory.
+
+        One set of points for each record; where they are shared, one set for all.
+        """
+        with jax.enable_x64(True):
+            # Places past the end are computed and cut off: one shape, one compilation.
+            places = jnp.arange(start, start + size)
+            sets = np.asarray(_points(self._estimator, self._query, places))
+        kept = 1 if self.shared else min(size, len(self.rows) - start)
+        return sets[:kept].reshape(kept, -1, self.space.dim)
+
+    def places(
+        self, number: int, where: Sequence[Any] | np.ndarray | None
+    ) -> Int[np.ndarray, " number"]:
+        """The questions that `number` answers are for: all, or those that `where` names."""
+        places = np.arange(len(self)) if where is None else np.asarray(where)
+        if places.size == 0:
+            places = places.astype(np.int64)
+        if places.dtype.kind not in "iu" or places.shape != (number,):
+            raise InvalidArgument(
+                f"{number} values for {places.shape} questions of type {places.dtype}: give one "
+                f"value for each of the query's {len(self)}, or say with `where` which questions "
+                "are answered, one whole number for each value."
+            )
+        wrong = places[(places < 0) | (places >= len(self))]
+        if wrong.size:
+            raise InvalidArgument(
+                f"nobody asked question {int(wrong[0])}: this query has 0 .. {len(self) - 1}."
+            )
+        return places
+
+    def parameters(self, vector: Float[np.ndarray | Array, " dim"]) -> PyTree:
+        """A point as parameters of the structure that the run started from."""
+        return self.space.unflatten(vector)
