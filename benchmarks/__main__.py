@@ -24,6 +24,8 @@ def main() -> None:
         ["benchmarks.auto_grid"],
         ["benchmarks.utility", "digits", "--epsilon", "4.38", *quick],
         ["benchmarks.utility", "synthetic", "--dim", "10", *quick],
+        ["benchmarks.frame_bias"],
+        ["benchmarks.frames_speed"],
     ]
     if (Path(options.a9a) / "a9a").exists():
         jobs += [

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from benchmarks import summary
 from typer.testing import CliRunner
 
 from blindstep.cli import app
@@ -42,3 +43,7 @@ def test_every_test_named_in_the_documents_exists():
     for path in DOCS:
         for name in set(re.findall(r"`(test_\w+)`", path.read_text())):
             assert f"def {name}(" in written, f"{path.name} names {name}"
+
+
+def test_the_readme_table_is_that_of_the_results():
+    assert summary.table() in (ROOT / "README.md").read_text()

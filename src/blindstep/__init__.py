@@ -23,12 +23,14 @@ from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan
 from blindstep.trusted.bounds import Bounds, Clip, Lipschitz, Range
 from blindstep.trusted.privacy import Privacy, Statement
+from blindstep.trusted.refusals import BudgetExceeded, StorageError
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BlindstepError",
     "Bounds",
+    "BudgetExceeded",
     "Clip",
     "History",
     "HorizonExceeded",
@@ -41,6 +43,7 @@ __all__ = [
     "Range",
     "Result",
     "Statement",
+    "StorageError",
     "VacuousPlan",
     "fraction_clipped",
     "host",

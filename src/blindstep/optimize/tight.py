@@ -177,9 +177,9 @@ def _neighbours(request: Request, choice: Choice, size: float) -> Iterator[Choic
     for name in (name for name, open_ in free.items() if open_):
         for sign in (size, -size):
             yield replace(choice, **{name: getattr(choice, name) + sign})
+    # All of them: clip norms above the gain change nothing, and a step of one could not cross them.
     for clip in range(len(_CLIPS)):
-        if abs(clip - choice.clip) == 1:
-            yield replace(choice, clip=clip)
+        yield replace(choice, clip=clip)
 
 
 def layout_of(request: Request, records: int, choice: Choice) -> tuple[Layout, Bounds] | None:
