@@ -344,7 +344,11 @@ def test_kill_9_leaves_a_whole_checkpoint_as_new_as_the_last_saved(directory):
         assert saved <= found[1].position <= saved + 1
         assert_same(found, found[1].position)
         if found[1].position:
-            assert_same(Checkpoint(directory).load_previous(), found[1].position - 1)
+            # Killed between the two renames of a save, the current one is also the previous one.
+            previous = Checkpoint(directory).load_previous()
+            assert previous is not None
+            assert found[1].position - 1 <= previous[1].position <= found[1].position
+            assert_same(previous, previous[1].position)
         saved = found[1].position
         assert len(os.listdir(directory)) <= 7
     assert saved > 100
