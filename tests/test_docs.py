@@ -1,5 +1,6 @@
 """What the documents say is true: snippets run, named tests and labels exist, figures are right."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -47,3 +48,12 @@ def test_every_test_named_in_the_documents_exists():
 
 def test_the_readme_table_is_that_of_the_results():
     assert summary.table() in (ROOT / "README.md").read_text()
+
+
+def test_the_records_claim_of_the_readme_is_that_of_the_results():
+    path = ROOT / "benchmarks" / "results" / "synthetic-d60-epsilon-4.3772.json"
+    rows = {row["method"]: row for row in json.loads(path.read_text())["rows"]}
+    assert rows["paper"]["records"] >= 50 * rows["tight"]["records"]
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for row in rows.values():
+        assert f"{row['mean']:.3f} ± {row['spread']:.3f} with {row['records']:,}" in readme
