@@ -16,14 +16,13 @@ from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.drivers import fingerprints, mesh
+from blindstep.drivers.planned import plan_for
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import ParameterSpace, check_loss, count_records
 from blindstep.drivers.result import History, Result
 from blindstep.drivers.session import Session, Storage
-from blindstep.errors import InvalidArgument
 from blindstep.optimize.conversion import Conversion, Released, State
 from blindstep.optimize.plan import Plan
-from blindstep.optimize.planner import plan as make_plan
 from blindstep.trusted.estimators import Kind
 from blindstep.trusted.increments import chunk_for, increment
 from blindstep.trusted.privacy import Privacy, statement
@@ -77,21 +76,7 @@ def minimize(
         Parameters with their privacy statement, the plan and the history of public quantities.
     """
     space = ParameterSpace.of(params)
-    records = count_records(data)
-    if plan is None:
-        if privacy is None or radius is None:
-            raise InvalidArgument(
-                "give privacy and radius, such as privacy=Privacy(epsilon=4, delta=1e-5), "
-                "radius=0.1, or a ready plan."
-            )
-        plan = make_plan(records=records, dim=space.dim, privacy=privacy, radius=radius, **choices)
-    elif privacy is not None or radius is not None or choices:
-        raise InvalidArgument("give either a plan, or privacy, radius and choices: not both.")
-    if plan.dim != space.dim or plan.records > records:
-        raise InvalidArgument(
-            f"the plan is for {plan.records} records in dimension {plan.dim}, but there are "
-            f"{records} records and {space.dim} parameters: plan again."
-        )
+    plan = plan_for(space, count_records(data), plan, privacy, radius, choices)
     storage = Storage(checkpoint, ledger, budget)
     with jax.enable_x64(True):
         check_loss(loss, params, data)

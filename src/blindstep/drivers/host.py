@@ -21,6 +21,7 @@ from jaxtyping import PyTree
 
 from blindstep.drivers.engines import Engine, EngineLost, MakeExecutor, Map, ray_map
 from blindstep.drivers.optimizer import Optimizer
+from blindstep.drivers.planned import plan_for
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import ParameterSpace, count_records
 from blindstep.drivers.query import BatchQuery
@@ -28,7 +29,6 @@ from blindstep.drivers.result import Result
 from blindstep.drivers.tasks import Loss, Task, Work
 from blindstep.errors import InvalidArgument, positive
 from blindstep.optimize.plan import Plan
-from blindstep.optimize.planner import plan as make_plan
 from blindstep.trusted.privacy import Privacy
 
 __all__ = ["EngineLost", "minimize", "ray_map"]
@@ -127,32 +127,6 @@ def tasks_of(query: BatchQuery, data: PyTree, work: Work) -> Iterator[Task]:
             records = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf[rows]), data)
             own = points if query.shared else points[start - first : start - first + size]
             yield Task(work, own, records, len(rows))
-
-
-def plan_for(
-    space: ParameterSpace,
-    records: int,
-    plan: Plan | None,
-    privacy: Privacy | None,
-    radius: float | None,
-    choices: dict[str, Any],
-) -> Plan:
-    """The plan that was given, if it fits, or the one that was described."""
-    if plan is None:
-        if privacy is None or radius is None:
-            raise InvalidArgument(
-                "give privacy and radius, such as privacy=Privacy(epsilon=4, delta=1e-5), "
-                "radius=0.1, or a ready plan."
-            )
-        return make_plan(records=records, dim=space.dim, privacy=privacy, radius=radius, **choices)
-    if privacy is not None or radius is not None or choices:
-        raise InvalidArgument("give either a plan, or privacy, radius and choices: not both.")
-    if plan.dim != space.dim or plan.records > records:
-        raise InvalidArgument(
-            f"the plan is for {plan.records} records in dimension {plan.dim}, but there are "
-            f"{records} records and {space.dim} parameters: plan again."
-        )
-    return plan
 
 
 def _check_signature(loss: Loss) -> None:
