@@ -86,6 +86,8 @@ def _marginal(request: Request, made: Plan, choice: Choice) -> tuple[str, ...]:
 # -- search -----------------------------------------------------------------------------------
 
 _COARSE, _FINE = (4.0, 2.0, 1.0), (0.5, 0.25, 0.1, 0.03)
+# Batches to start from, as logarithms: small ones alone can end where a strong clip hides a better one.
+_STARTS = (0.0, 3.0, 7.0)
 # Longer blocks than this never won in benchmarks/auto_grid.py; a user can still fix one.
 _LONGEST_PERIOD = 12
 
@@ -101,20 +103,22 @@ class Found:
 
 
 def search(request: Request, records: int) -> Found | None:
-    """Coordinate descent on the explicit bound: coarsely from every period, finely from the best."""
+    """Coordinate descent on the explicit bound: coarsely from all starts, finely from the best."""
     found = [
         rough
         for period in _periods(request, records)
         for sharing in _sharings(request, period)
-        if (rough := _descend(request, records, _start(period, sharing), _COARSE)) is not None
+        for batch in _STARTS
+        if (rough := _descend(request, records, _start(period, sharing, batch), _COARSE))
+        is not None
     ]
     found.sort(key=lambda f: f.bound)
     fine = (_descend(request, records, rough.choice, _FINE) for rough in found[:3])
     return min((f for f in fine if f is not None), key=lambda f: f.bound, default=None)
 
 
-def _start(period: float, sharing: str) -> Choice:
-    return Choice(period, 3.0, 0.0, 0.0, 0.0, -1.0, sharing, 0)
+def _start(period: float, sharing: str, batch: float) -> Choice:
+    return Choice(period, 3.0, batch, 0.0, 0.0, -1.0, sharing, 0)
 
 
 def _periods(request: Request, records: int) -> list[float]:
