@@ -1,0 +1,5 @@
+"""`python -m blindstep`: the command line."""
+
+from blindstep.cli import main
+
+main()

@@ -1,0 +1,27 @@
+"""The command line: `blindstep privacy | plan | demo | ledger`, each with `--json` for machines."""
+
+from __future__ import annotations
+
+import typer
+
+from blindstep.cli.demo import demo
+from blindstep.cli.ledger import show
+from blindstep.cli.planning import plan, privacy
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Differentially private optimization from function values alone.",
+    pretty_exceptions_enable=False,
+)
+for command in (privacy, plan, demo):
+    app.command()(command)
+
+ledger_app = typer.Typer(no_args_is_help=True, help="What was spent, run by run.")
+ledger_app.command()(show)
+app.add_typer(ledger_app, name="ledger")
+
+
+def main() -> None:
+    """Entry point of the `blindstep` command."""
+    app()
