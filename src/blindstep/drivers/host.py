@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import inspect
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from blindstep.drivers import fingerprints
 from blindstep.drivers.engines import Engine, EngineLost, MakeExecutor, Map, ray_map
 from blindstep.drivers.optimizer import Optimizer
 from blindstep.drivers.planned import plan_for
@@ -54,6 +56,9 @@ def minimize(
     timeout: float | None = None,
     seed: int | None = None,
     progress: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    budget: Privacy | None = None,
     **choices: Any,
 ) -> Result:
     """Minimize the mean of `loss(params, record)` over records, privately, from its values alone.
@@ -80,6 +85,16 @@ def minimize(
             only where nobody is.
         seed: for reproduction only: a seeded run is not private against who knows the seed.
         progress: show a progress bar (epoch, privacy spent, time; never a loss).
+        checkpoint: a directory for the run. The same call goes on after a crash where it was, with
+            the same releases bit for bit; of a finished run it returns the result and releases
+            nothing. The loss need not give the same answer each time: the answers of each step are
+            saved before its release, and the step is repeated from them. *The directory holds the
+            noise key and these answers*: keep it as secret as the data. All of `data` is read once
+            more, for its fingerprint.
+        ledger: a file in which several runs on the same people add up what they spend; left out,
+            the run directory has its own.
+        budget: what all runs in the ledger together may spend; a run that would spend more is
+            refused before anything is evaluated.
         **choices: passed to `blindstep.plan`: lipschitz, gap, bounds, horizon, ...
 
     Returns:
@@ -97,20 +112,36 @@ def minimize(
     data = jax.tree.map(
         lambda leaf: leaf if isinstance(leaf, np.memmap) else np.asarray(leaf), data
     )
-    opt = Optimizer(plan, params, seed=seed)
     engine = Engine(executor, map)
-    oracle = plan.build().oracle
-    try:
-        with RunProgress(oracle, opt.epochs, plan.delta, show=progress) as bar:
-            while not opt.done:
-                query = opt.ask()
-                values = engine.perform(list(tasks_of(query, data, work)))
-                opt.tell(query, np.concatenate(values).ravel())
-                if opt.step == 0:
-                    bar.advance(opt.epoch)
-    finally:
-        engine.close()
+    stored = checkpoint is not None or ledger is not None
+    with Optimizer(
+        plan,
+        params,
+        seed=seed,
+        checkpoint=checkpoint,
+        ledger=ledger,
+        budget=budget,
+        records=fingerprints.of_data(data) if stored else None,
+    ) as opt:
+        try:
+            _answer(opt, data, work, engine, progress)
+        finally:
+            engine.close()
     return opt.result()
+
+
+def _answer(opt: Optimizer, data: PyTree, work: Work, engine: Engine, progress: bool) -> None:
+    """Answer every step that is still to come."""
+    oracle = opt.plan.build().oracle
+    with RunProgress(oracle, opt.epochs, opt.plan.delta, show=progress) as bar:
+        for epoch in range(opt.epoch):
+            bar.advance(epoch + 1)
+        while not opt.done:
+            query = opt.ask()
+            values = engine.perform(list(tasks_of(query, data, work)))
+            opt.tell(query, np.concatenate(values).ravel())
+            if opt.step == 0:
+                bar.advance(opt.epoch)
 
 
 def tasks_of(query: BatchQuery, data: PyTree, work: Work) -> Iterator[Task]:
