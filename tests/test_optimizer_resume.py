@@ -217,7 +217,7 @@ def test_no_ledger_takes_a_step_twice_with_other_answers(tmp_path, second):
         ledger.register(identity())
         ledger.begin("first", 0, answers="some")
         ledger.begin("first", 0, answers="some", replay=True)
-        with pytest.raises(RecordsConsumed, match="step 0 .* with other answers"):
+        with pytest.raises(RecordsConsumed, match=r"step 0 .* with other answers"):
             ledger.begin("first", 0, answers=second, replay=True)
         with pytest.raises(bs.InvalidArgument, match="one step, not to 2"):
             ledger.begin("first", 1, 2, answers="some")
