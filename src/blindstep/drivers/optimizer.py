@@ -90,9 +90,9 @@ class Optimizer:
                 f"the plan is for {plan.dim} parameters, but params has {self.space.dim}: plan again."
             )
         storage = Storage(checkpoint, ledger, budget, records)
-        self._machine = plan.build()
         self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
         with jax.enable_x64(True):
+            self._machine = plan.build()
             start = self._machine.begin(self.space.flatten(params))
             self._session = Session(
                 self._machine,
