@@ -1,6 +1,7 @@
 """Tune a recommender from two votes of each user, at epsilon 1.
 
     python examples/votes.py
+    python examples/votes.py --checkpoint votes/   # kill it, and start it again
 
 A recommender ranks items by 20 weights. Nobody can differentiate a person: what there is, is a vote,
 up or down, on what the ranking showed. So each user gets two rankings, on either side of the weights
@@ -50,7 +51,12 @@ class Crowd:
         return float(np.mean(self.approval(np.tile(weights, (people, 1)))))
 
 
-def run(users: int = 200_000, epsilon: float = 1.0, seed: int | None = None) -> dict[str, float]:
+def run(
+    users: int = 200_000,
+    epsilon: float = 1.0,
+    seed: int | None = None,
+    checkpoint: str | None = None,
+) -> dict[str, float]:
     """Tune the weights; gives satisfaction before, after, and at the best possible weights."""
     crowd = Crowd(seed=0)
     plan = bs.plan(
@@ -69,11 +75,11 @@ def run(users: int = 200_000, epsilon: float = 1.0, seed: int | None = None) -> 
         reach=0.2,
     )
     start = 0.5 * np.random.default_rng(1).normal(size=WEIGHTS)  # no idea of the taste
-    opt = bs.Optimizer(plan, start, seed=seed)
-    while not opt.done:
-        query = opt.ask()
-        opt.tell(query, crowd.votes_down(query.points, query.record))
-    result = opt.result()
+    with bs.Optimizer(plan, start, seed=seed, checkpoint=checkpoint) as opt:
+        while not opt.done:
+            query = opt.ask()
+            opt.tell(query, crowd.votes_down(query.points, query.record))
+        result = opt.result()
     print(result.privacy)
     return {
         "before": crowd.satisfaction(start),
@@ -87,8 +93,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Tune a recommender from private votes.")
     parser.add_argument("--users", type=int, default=200_000)
     parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--checkpoint", help="a directory for the run: it goes on after a crash")
     given = parser.parse_args()
-    for when, value in run(given.users, given.epsilon).items():
+    said = run(given.users, given.epsilon, checkpoint=given.checkpoint)
+    for when, value in said.items():
         print(f"satisfaction {when:<14} {value:.3f}")
 
 

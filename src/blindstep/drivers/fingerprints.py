@@ -141,3 +141,13 @@ def of_run(loss: Callable[..., Any], params: PyTree, data: PyTree) -> Fingerprin
         loss=of_loss(loss, params, data),
         environment=of_environment(data),
     )
+
+
+def of_questions(records: str | None, params: PyTree) -> Fingerprints:
+    """All of them, where neither data nor loss can be seen: of the data there is a name at most."""
+    return Fingerprints(
+        data=sealed_json.fingerprint(records),
+        params=of_data(jax.tree.map(np.asarray, params)),
+        loss="",
+        environment=of_environment(),
+    )
