@@ -110,7 +110,7 @@ def chacha20(key: NoiseKey, nonce: UInt32[Array, "3"], blocks: int) -> UInt32[Ar
 
 def noise_words(
     key: NoiseKey,
-    tag: int,
+    tag: int | UInt32[Array, ""],
     block: Int[Array, ""] | int,
     step: Int[Array, ""] | int,
     number: int,
