@@ -50,8 +50,14 @@ class Fingerprints:
 
 
 def of_plan(plan: Plan) -> str:
-    """Of every number of the plan. Its notes are words for people, and may be reworded."""
-    return sealed_json.fingerprint({k: v for k, v in plan.to_dict().items() if k != "notes"})
+    """Of every number of the plan. Its notes are words for people, and may be reworded.
+
+    `secure` counts where it is set: plans from before it existed keep their fingerprints.
+    """
+    numbers = {k: v for k, v in plan.to_dict().items() if k != "notes"}
+    if not plan.secure:
+        del numbers["secure"]
+    return sealed_json.fingerprint(numbers)
 
 
 def of_data(data: PyTree) -> str:
