@@ -10,7 +10,7 @@ label that is not in `classes`) are for the data holder's eyes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -37,6 +37,7 @@ _SMOOTHING, _SMOOTHING_ZERO_ONE = 0.01, 0.3
 class _PrivateModel(BaseEstimator):
     """What both estimators share: parameters, the plan and the run."""
 
+    @no_type_check  # scikit-learn's rule: a constructor takes anything, `fit` checks it
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -154,6 +155,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
         n_features_in_: columns of X.
     """
 
+    @no_type_check  # scikit-learn's rule: a constructor takes anything, `fit` checks it
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -259,6 +261,7 @@ class PrivateRegressor(RegressorMixin, _PrivateModel):
         n_features_in_: columns of X.
     """
 
+    @no_type_check  # scikit-learn's rule: a constructor takes anything, `fit` checks it
     def __init__(
         self,
         epsilon: float = 1.0,
