@@ -1,0 +1,177 @@
+"""`blindstep train`: a private run on a problem file, across crashes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+from jaxtyping import PyTree
+from rich.console import Console
+
+from blindstep.cli.common import AsJson, Delta, Epsilon, Rho, fail, print_json, write_report
+from blindstep.drivers.compiled import minimize
+from blindstep.drivers.planned import plan_for
+from blindstep.drivers.problem_file import ProblemFile, load_problem
+from blindstep.drivers.pytrees import ParameterSpace, count_records
+from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.optimize.plan import Plan
+from blindstep.optimize.planner import PRESETS
+from blindstep.trusted.bounds import Bounds, Clip
+from blindstep.trusted.checkpoint import CURRENT
+from blindstep.trusted.privacy import DEFAULT_DELTA, Privacy
+
+_DEFAULT_CLIP = 1.0
+
+
+def train(
+    problem: Annotated[
+        Path, typer.Argument(help="A Python file that defines loss, params and data.")
+    ],
+    radius: Annotated[float, typer.Option(help="Goldstein radius to aim for.")],
+    rho: Rho = None,
+    epsilon: Epsilon = None,
+    delta: Delta = DEFAULT_DELTA,
+    lipschitz: Annotated[
+        float | None, typer.Option(help="Lipschitz bound of the loss; or in the file.")
+    ] = None,
+    gap: Annotated[
+        float | None, typer.Option(help="Bound on F(start) - inf F; or in the file.")
+    ] = None,
+    clip: Annotated[float | None, typer.Option(help="Clip norm of a record's gradient.")] = None,
+    preset: Annotated[str, typer.Option(help=f"One of: {', '.join(PRESETS)}.")] = "tight",
+    passes: Annotated[int | None, typer.Option(help="Passes over the records.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="Steps in an epoch.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Records of a step.")] = None,
+    directions: Annotated[int | None, typer.Option(help="Directions of a step.")] = None,
+    smoothing: Annotated[float | None, typer.Option(help="Smoothing radius.")] = None,
+    reach: Annotated[float | None, typer.Option(help="Longest step.")] = None,
+    evaluations: Annotated[int | None, typer.Option(help="Most loss evaluations.")] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Run directory, SECRET: it holds the noise key. Default: PROBLEM-run."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the answer goes. Default: PROBLEM-result.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train privately on a problem file. The same command goes on after a crash."""
+    directory = checkpoint or problem.with_name(f"{problem.stem}-run")
+    results = out or problem.with_name(f"{problem.stem}-result")
+    # Progress and notes go to stderr, so that stdout holds the answer, or JSON, and nothing else.
+    notes = Console(stderr=True, highlight=False, quiet=as_json)
+    try:
+        given = load_problem(problem)
+        fixed = {
+            "preset": preset,
+            "passes": passes,
+            "horizon": horizon,
+            "first_batch": batch,
+            "directions": directions,
+            "smoothing": smoothing,
+            "reach": reach,
+            "evaluations": evaluations,
+        }
+        choices = {name: value for name, value in fixed.items() if value is not None}
+        choices |= _bounds(given, lipschitz, gap, clip, notes)
+        made = plan_for(
+            ParameterSpace.of(given.params),
+            count_records(given.data),
+            None,
+            Privacy(epsilon, delta, rho=rho),
+            radius,
+            choices,
+        )
+        _introduce(made, directory, notes)
+        result = minimize(
+            given.loss,
+            given.params,
+            given.data,
+            plan=made,
+            checkpoint=directory,
+            progress=not as_json,
+        )
+        files = _save(results, {"params": result.params, "last": result.last})
+    except BlindstepError as error:
+        fail(error, as_json)
+    report = write_report(result, results / "report.html")
+    if as_json:
+        print_json(
+            {
+                "privacy": result.privacy.to_dict(),
+                "plan": made.to_dict(),
+                "params": files["params"],
+                "last": files["last"],
+                "report": report,
+                "checkpoint": str(directory),
+            }
+        )
+        return
+    console = Console(highlight=False)
+    console.print(str(result.privacy))
+    console.print(f"\n{files['params']}: the answer that the theorem speaks of, one epoch's mean.")
+    console.print(f"{files['last']}: the last epoch's mean, as private and often better.")
+    if report is not None:
+        console.print(f"{report}: the report.")
+    console.print(f"{directory}: SECRET, holds the noise key. `blindstep ledger show` reads it.")
+
+
+def _bounds(
+    given: ProblemFile,
+    lipschitz: float | None,
+    gap: float | None,
+    clip: float | None,
+    notes: Console,
+) -> dict[str, Any]:
+    """What is enforced: from the command line, else from the file, else a clip norm of 1."""
+    choices = dict(given.known)
+    choices |= {k: v for k, v in (("lipschitz", lipschitz), ("gap", gap)) if v is not None}
+    if clip is not None:
+        choices["bounds"] = choices.get("bounds", Bounds()) & Clip(clip)
+    if "bounds" not in choices and "lipschitz" not in choices:
+        choices["bounds"] = Clip(_DEFAULT_CLIP)
+        notes.print(
+            f"No bound on the loss was given, so a record's gradient is clipped to norm "
+            f"{_DEFAULT_CLIP:g}. That is private for any loss; --clip, or `lipschitz` or `bounds` in "
+            "the file, may serve yours better."
+        )
+    return choices
+
+
+def _introduce(plan: Plan, directory: Path, notes: Console) -> None:
+    """What is going to happen, in three lines."""
+    steps = plan.epochs * plan.horizon
+    notes.print(
+        f"{plan.records:,} records, {plan.dim:,} parameters: {steps:,} steps of at most "
+        f"{plan.reach:.3g}, so parameters move at most {steps * plan.reach:.3g} in all; more "
+        "--passes, or a larger --radius or --reach, let them go further."
+    )
+    for note in plan.notes:
+        notes.print(note)
+    if (directory / CURRENT).exists():
+        notes.print(f"Going on with the run in {directory}.")
+
+
+def _save(directory: Path, answers: dict[str, PyTree]) -> dict[str, str]:
+    """Each answer as `NAME.npz` without pickle, one array for each leaf, named by its path."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, tree in answers.items():
+            arrays = {
+                jax.tree_util.keystr(path, simple=True, separator="/") or name: np.asarray(leaf)
+                for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+            }
+            temporary = directory / f".{name}.npz"
+            with open(temporary, "wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+            os.replace(temporary, directory / f"{name}.npz")
+    except OSError as error:
+        raise InvalidArgument(
+            f"the answer cannot be written to {directory} ({error.strerror}): give another --out. "
+            "The run is finished and kept: the same command with it costs nothing more."
+        ) from error
+    return {name: str(directory / f"{name}.npz") for name in answers}
