@@ -23,8 +23,12 @@ from blindstep.optimize.planner import PRESETS
 from blindstep.trusted.bounds import Bounds, Clip
 from blindstep.trusted.checkpoint import CURRENT
 from blindstep.trusted.privacy import DEFAULT_DELTA, Privacy
+from blindstep.trusted.refusals import StorageError
 
 _DEFAULT_CLIP = 1.0
+# Without L and the gap nothing says how many passes are best; noise grows as their square root only,
+# so take many where they cost little: 20, or what this many evaluations of the loss allow.
+_MOST_PASSES, _CHEAP_EVALUATIONS = 20, 10**9
 
 
 def train(
@@ -54,6 +58,9 @@ def train(
         Path | None,
         typer.Option(help="Run directory, SECRET: it holds the noise key. Default: PROBLEM-run."),
     ] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="A ledger that all runs on the same people share.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the answer goes. Default: PROBLEM-result.")
     ] = None,
@@ -78,14 +85,12 @@ def train(
         }
         choices = {name: value for name, value in fixed.items() if value is not None}
         choices |= _bounds(given, lipschitz, gap, clip, notes)
-        made = plan_for(
-            ParameterSpace.of(given.params),
-            count_records(given.data),
-            None,
-            Privacy(epsilon, delta, rho=rho),
-            radius,
-            choices,
-        )
+        space, records = ParameterSpace.of(given.params), count_records(given.data)
+        if preset == "tight" and not {"lipschitz", "gap"} <= choices.keys():
+            cheap = _CHEAP_EVALUATIONS // (2 * min(space.dim, directions or 256) * records)
+            choices = {"passes": max(1, min(_MOST_PASSES, cheap)), **choices}
+        budget = Privacy(epsilon, delta, rho=rho)
+        made = plan_for(space, records, None, budget, radius, choices)
         _introduce(made, directory, notes)
         result = minimize(
             given.loss,
@@ -93,11 +98,17 @@ def train(
             given.data,
             plan=made,
             checkpoint=directory,
+            ledger=ledger,
             progress=not as_json,
         )
         files = _save(results, {"params": result.params, "last": result.last})
     except BlindstepError as error:
+        if isinstance(error, StorageError):
+            notes.print(f"(The run directory is {directory}; --checkpoint gives another one.)")
         fail(error, as_json)
+    except KeyboardInterrupt:
+        notes.print(f"Stopped; the same command goes on where it was, from {directory}.")
+        raise typer.Exit(130) from None
     report = write_report(result, results / "report.html")
     if as_json:
         print_json(
@@ -146,9 +157,9 @@ def _introduce(plan: Plan, directory: Path, notes: Console) -> None:
     """What is going to happen, in three lines."""
     steps = plan.epochs * plan.horizon
     notes.print(
-        f"{plan.records:,} records, {plan.dim:,} parameters: {steps:,} steps of at most "
-        f"{plan.reach:.3g}, so parameters move at most {steps * plan.reach:.3g} in all; more "
-        "--passes, or a larger --radius or --reach, let them go further."
+        f"{plan.records:,} records, {plan.dim:,} parameters, {plan.passes} pass(es): {steps:,} steps "
+        f"of at most {plan.reach:.3g}, so parameters move at most {steps * plan.reach:.3g} in all. "
+        "More --passes, or a larger --radius or --reach, let them go further."
     )
     for note in plan.notes:
         notes.print(note)

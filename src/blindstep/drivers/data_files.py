@@ -6,6 +6,7 @@ An error names the file, the column and at most the line: never what a record ho
 from __future__ import annotations
 
 import csv
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -110,10 +111,17 @@ def _read_csv(path: Path) -> np.ndarray | dict[str, np.ndarray]:
             "each column once."
         )
     try:
-        table = np.loadtxt(
-            path, delimiter=",", skiprows=0 if names is None else 1, ndmin=2, encoding="utf-8-sig",
-            comments=None, quotechar='"',
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that there are no lines: said below
+            table = np.loadtxt(
+                path,
+                delimiter=",",
+                skiprows=0 if names is None else 1,
+                ndmin=2,
+                encoding="utf-8-sig",
+                comments=None,
+                quotechar='"',
+            )
     except (ValueError, UnicodeDecodeError):
         # Its message would hold the cell, and the cell is somebody's.
         raise InvalidArgument(_what_is_wrong_in(path, names)) from None
@@ -121,6 +129,8 @@ def _read_csv(path: Path) -> np.ndarray | dict[str, np.ndarray]:
         raise InvalidArgument(f"{path} has no record: give at least one line of numbers.")
     if names is None:
         return table
+    if len(names) != table.shape[1]:
+        raise InvalidArgument(_what_is_wrong_in(path, names))
     return {name: np.ascontiguousarray(table[:, j]) for j, name in enumerate(names)}
 
 
