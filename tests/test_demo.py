@@ -1,6 +1,7 @@
 """The demonstration: both stories, small, and the command around them."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,6 +58,8 @@ def test_private_rows_say_their_privacy_and_others_do_not(stories):
 
 def test_demo_for_machines(invoke, stories):
     told = json.loads(invoke("--json").stdout)
+    assert "<html" in Path(told["report"]).read_text()
+    assert told["report"] == "demo/report.html"
     assert told["stories"] == json.loads(json.dumps([story.to_dict() for story in stories]))
 
 

@@ -51,6 +51,8 @@ def test_a_problem_file_is_trained_on(folder):
         assert set(last) == {"slope", "offset"}
         assert abs(last["slope"] - 0.5) < 0.15
         assert abs(last["offset"] - 0.2) < 0.15
+    page = (folder / "problem-result" / "report.html").read_text()
+    assert "problem.py" in page
     # The same command again: the same answer, and nothing more is spent.
     ledger = (folder / "problem-run" / "ledger.jsonl").read_bytes()
     before = (folder / "problem-result" / "params.npz").read_bytes()

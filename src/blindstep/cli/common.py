@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from blindstep.drivers.result import Result
 from blindstep.errors import BlindstepError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -29,13 +27,3 @@ def fail(error: BlindstepError, as_json: bool) -> NoReturn:
         print_json({"error": type(error).__name__, "message": str(error)})
     print(f"blindstep: {error}", file=sys.stderr)
     raise typer.Exit(2)
-
-
-def write_report(result: Result, path: Path) -> str | None:
-    """Write the report of a run; gives its path."""
-    report = getattr(result, "report", None)
-    if report is None:
-        return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    report(path)
-    return str(path)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from blindstep.cli.common import AsJson, print_json, write_report
+from blindstep.cli.common import AsJson, print_json
 from blindstep.insight.demo import digits, votes
 from blindstep.insight.demo.story import Story
 
@@ -23,7 +23,14 @@ def demo(as_json: AsJson = False) -> None:
     stories = [votes.tell(say), digits.tell(say)]
     # The run whose statement and report are shown: the votes at the largest epsilon.
     label, result = [(r.label, r.result) for r in stories[0].rows if r.result is not None][-1]
-    report = write_report(result, REPORT)
+    utility = {
+        f"{story.title.partition(':')[0]}, {story.score}, {row.label}": f"{row.score:.3f}"
+        for story in stories
+        for row in story.rows
+    }
+    REPORT.parent.mkdir(exist_ok=True)
+    title = f"blindstep demo: votes at {label}"
+    report = str(result.report(REPORT, title=title, public_utility=utility))
     if as_json:
         print_json(
             {
@@ -40,8 +47,7 @@ def demo(as_json: AsJson = False) -> None:
         console.print(story.meaning, style="dim")
     console.print(f"\nWhat is guaranteed to each user (votes, {label}):")
     console.print(str(result.privacy))
-    if report is not None:
-        console.print(f"\nReport of that run: {report}")
+    console.print(f"\nThe report, with all of the above: {report} (open it in a browser)")
 
 
 def _table(story: Story) -> Table:

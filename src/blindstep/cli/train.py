@@ -12,7 +12,7 @@ import typer
 from jaxtyping import PyTree
 from rich.console import Console
 
-from blindstep.cli.common import AsJson, Delta, Epsilon, Rho, fail, print_json, write_report
+from blindstep.cli.common import AsJson, Delta, Epsilon, Rho, fail, print_json
 from blindstep.drivers.compiled import minimize
 from blindstep.drivers.planned import plan_for
 from blindstep.drivers.problem_file import ProblemFile, load_problem
@@ -102,6 +102,8 @@ def train(
             progress=not as_json,
         )
         files = _save(results, {"params": result.params, "last": result.last})
+        title, spent = f"A private run: {problem.name}", ledger or directory
+        report = str(result.report(results / "report.html", title=title, ledger=spent))
     except BlindstepError as error:
         if isinstance(error, StorageError):
             notes.print(f"(The run directory is {directory}; --checkpoint gives another one.)")
@@ -109,7 +111,6 @@ def train(
     except KeyboardInterrupt:
         notes.print(f"Stopped; the same command goes on where it was, from {directory}.")
         raise typer.Exit(130) from None
-    report = write_report(result, results / "report.html")
     if as_json:
         print_json(
             {
@@ -126,8 +127,7 @@ def train(
     console.print(str(result.privacy))
     console.print(f"\n{files['params']}: the answer that the theorem speaks of, one epoch's mean.")
     console.print(f"{files['last']}: the last epoch's mean, as private and often better.")
-    if report is not None:
-        console.print(f"{report}: the report.")
+    console.print(f"{report}: the report, for a browser.")
     console.print(f"{directory}: SECRET, holds the noise key. `blindstep ledger show` reads it.")
 
 
