@@ -38,7 +38,7 @@ def distance(scores, label):
 @pytest.mark.parametrize("loss", ["logistic", "hinge", "zero-one", distance])
 def test_a_linear_classifier_learns_at_epsilon_2(loss):
     model = PrivateClassifier(epsilon=2, loss=loss, passes=40, reach=0.2).fit(X, SIDES)
-    assert model.score(X, SIDES) > 0.88  # chance: 0.5; labels are noisy, the true slope has 0.93
+    assert model.score(X, SIDES) > 0.88  # chance: 0.5; labels are noisy, the true slope has 0.94
     assert model.privacy_.epsilon <= 2
     assert not model.privacy_.seeded
     assert list(model.classes_) == ["no", "yes"]
