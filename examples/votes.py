@@ -1,6 +1,7 @@
 """Tune a recommender from two votes of each user, at epsilon 1.
 
     python examples/votes.py
+    python examples/votes.py --checkpoint votes/   # kill it, and start it again
 
 A recommender ranks items by 20 weights. Nobody can differentiate a person: what there is, is a vote,
 up or down, on what the ranking showed. So each user gets two rankings, on either side of the weights
@@ -20,7 +21,12 @@ import blindstep as bs
 from blindstep.insight.demo.votes import WEIGHTS, Crowd, start
 
 
-def run(users: int = 200_000, epsilon: float = 1.0, seed: int | None = None) -> dict[str, float]:
+def run(
+    users: int = 200_000,
+    epsilon: float = 1.0,
+    seed: int | None = None,
+    checkpoint: str | None = None,
+) -> dict[str, float]:
     """Tune the weights; gives satisfaction before, after, and at the best possible weights."""
     crowd = Crowd(seed=0)
     plan = bs.plan(
@@ -38,11 +44,11 @@ def run(users: int = 200_000, epsilon: float = 1.0, seed: int | None = None) -> 
         smoothing=1.0,
         reach=0.2,
     )
-    opt = bs.Optimizer(plan, start(), seed=seed)
-    while not opt.done:
-        query = opt.ask()
-        opt.tell(query, crowd.votes_down(query.points, query.record))
-    result = opt.result()
+    with bs.Optimizer(plan, start(), seed=seed, checkpoint=checkpoint) as opt:
+        while not opt.done:
+            query = opt.ask()
+            opt.tell(query, crowd.votes_down(query.points, query.record))
+        result = opt.result()
     print(result.privacy)
     return {
         "before": crowd.satisfaction(start()),
@@ -56,8 +62,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Tune a recommender from private votes.")
     parser.add_argument("--users", type=int, default=200_000)
     parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--checkpoint", help="a directory for the run: it goes on after a crash")
     given = parser.parse_args()
-    for when, value in run(given.users, given.epsilon).items():
+    said = run(given.users, given.epsilon, checkpoint=given.checkpoint)
+    for when, value in said.items():
         print(f"satisfaction {when:<14} {value:.3f}")
 
 

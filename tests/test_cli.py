@@ -48,6 +48,13 @@ def test_plan_json(horizon):
     assert out["epsilon"] == pytest.approx(4.3772, abs=1e-4)
 
 
+def test_secure_is_a_flag():
+    out = json.loads(run(*PLAN, "--horizon", "16", "--secure", "--json").stdout)
+    plain = json.loads(run(*PLAN, "--horizon", "16", "--json").stdout)
+    assert (out["secure"], plain["secure"]) == (True, False)
+    assert plain["noise_std"] < out["noise_std"] < plain["noise_std"] * (1 + 2e-4)
+
+
 def test_tables_for_people():
     out = run(*PLAN, "--horizon", "16")
     assert out.exit_code == 0

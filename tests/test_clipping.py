@@ -1,10 +1,43 @@
-"""The share of clipped records, on data declared public."""
+"""Clips hold in exact arithmetic; the share of clipped records, on data declared public."""
 
+from fractions import Fraction
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import blindstep as bs
+from blindstep.trusted.estimators import Estimator, Kind
+from blindstep.trusted.frames import Haar
+
+BOUNDS = [1.0, 1 / 3, 1e-150, 1e150, float(np.nextafter(1.0, 2.0))]
+_enforce = jax.jit(
+    lambda e, kind, valid, value: e.enforce(kind, value, valid), static_argnums=(0, 1)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=6, max_size=6),
+    st.sampled_from(BOUNDS),
+)
+@example([1.7e308] * 6, 1.0)
+@example([1e154, 1e154, -1e154, 0.0, 0.0, 5e-324], 1.0)
+@example([5e-324] * 6, 1e-150)
+@example([1 / 3] * 6, 1 / 3)
+def test_a_clip_holds_in_exact_arithmetic(values, clip):
+    # Not "to rounding": the norm of the clipped floats, as rational numbers, is within the bound.
+    estimator = Estimator(6, 6, Haar(), 0.5, 0.5, bs.Clip(clip, clip))
+    for kind in Kind:
+        clipped = np.asarray(_enforce(estimator, kind, jnp.asarray(True), jnp.asarray(values)))
+        assert np.all(np.isfinite(clipped))
+        square = sum(Fraction(float(x)) ** 2 for x in clipped)
+        assert square <= Fraction(estimator.record_bound(kind)) ** 2
+        zero = np.asarray(_enforce(estimator, kind, jnp.asarray(False), jnp.asarray(values)))
+        np.testing.assert_array_equal(zero, np.zeros(6))
 
 
 def slope(params, record):

@@ -16,6 +16,7 @@ from loky import get_reusable_executor
 
 import blindstep as bs
 from blindstep.drivers import host
+from blindstep.trusted.ledger import read_ledger
 
 DATA = np.random.default_rng(0).normal(size=(64, 3))
 START = np.zeros(3)
@@ -78,14 +79,19 @@ def check_through(**engine):
 def check_killed(tmp_path, **engine):
     kill = str(tmp_path / "killed")
     loss = make_loss(kill, in_the_middle())
-    result = host.minimize(loss, START, DATA, plan=make_plan(), seed=1, **engine)
+    result = host.minimize(
+        loss, START, DATA, plan=make_plan(), seed=1, checkpoint=tmp_path / "run", **engine
+    )
     with open(kill) as file:
         assert int(file.read()) != os.getpid()  # a worker really died
     np.testing.assert_array_equal(result.means, alone().means)
-    # Nothing was charged twice: as many releases as planned, at the planned price.
-    assert result.history.gradient_norm.shape == (2, 4)
+    # Nothing was charged twice: each planned step was begun once, at the planned price.
+    account = read_ledger(tmp_path / "run" / "ledger.jsonl")
+    ((run,), entries) = account.runs.values(), (tmp_path / "run" / "ledger.jsonl").read_text()
+    assert run.next_step == entries.count('"kind":"intent"') == 2 * 4
+    assert len(run.charges) == run.identity.passes
+    assert account.spent() == result.privacy.mu == make_plan().mu
     assert result.privacy == alone().privacy
-    assert result.privacy.mu == make_plan().mu
 
 
 # -- local processes ------------------------------------------------------------------------------

@@ -102,6 +102,24 @@ def test_any_map_and_any_executor_in_any_order():
             np.testing.assert_array_equal(run(**way).means, alone.means)
 
 
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("batch", [5, 200])
+@pytest.mark.parametrize("memory", [2**20, 400])
+def test_a_step_is_cut_into_pieces_that_make_it_up(monkeypatch, plan, batch, memory):
+    monkeypatch.setattr(host, "_POINTS", memory)
+    choices = {**PLANS[plan], "first_batch": batch, "epochs": 1}
+    data = np.random.default_rng(0).normal(size=(5000, 3))
+    query = bs.Optimizer(bs.plan(records=5000, dim=3, **choices), START, seed=1).ask()
+    tasks = list(host.tasks_of(query, data, Work(plain, query.space, False, None)))
+    assert np.array_equal(np.concatenate([task.records for task in tasks]), data[query.rows])
+    sizes = [task.number for task in tasks]
+    assert sizes == sorted(sizes, reverse=True)  # the large ones first
+    assert max(sizes) <= 2 * -(-batch // 64)
+    assert all(task.points.size <= memory or task.number <= 2 for task in tasks)
+    points = [np.broadcast_to(t.points, (t.number, *t.points.shape[1:])) for t in tasks]
+    assert np.array_equal(np.concatenate(points).reshape(-1, 3), query.points)
+
+
 def spoiled(how):
     """A loss that goes wrong for one record, in one of many ways."""
 

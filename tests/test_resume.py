@@ -1,8 +1,6 @@
 """A run that is cut short goes on with the same bits, and its ledger never says too little."""
 
-import hashlib
 import math
-import os
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +9,8 @@ import pytest
 
 import blindstep as bs
 from blindstep.drivers import compiled, fingerprints
-from blindstep.drivers.session import SavingInterval, Session, Storage
+from blindstep.drivers.session import Session
+from blindstep.drivers.storage import SavingInterval, Storage
 from blindstep.errors import HorizonExceeded, InvalidArgument
 from blindstep.trusted.ledger import read_ledger
 from blindstep.trusted.refusals import CheckpointMismatch, LedgerBusy
@@ -21,10 +20,8 @@ from resume_helpers import (
     DATA,
     HORIZON,
     Killed,
-    Nursery,
     cut_after,
     evaluations,
-    moments,
     same,
     small_run,
 )
@@ -236,50 +233,3 @@ def test_one_fingerprint_for_the_same_data_however_held(tmp_path, monkeypatch):
     others += [{**data, "x": data["x"].reshape(12, 5, 1)}, {**data, "y": data["y"].view(np.uint64)}]
     others += [{"x": data["x"][::-1], "y": data["y"]}]
     assert len({whole, *map(fingerprints.of_data, others)}) == 6
-
-
-def digest(result):
-    parts = (result.means, result.params, result.final, result.history.gradient_norm)
-    return hashlib.sha256(b"".join(np.asarray(part).tobytes() for part in parts)).hexdigest()
-
-
-def kill_and_resume(tmp_path, expected, kills, seed):
-    """Kill -9 at random moments; return at how many of them the run was really under way."""
-    number, hit, released = 0, 0, 0
-    with Nursery(tmp_path / "cache") as nursery:
-        for after, patience in moments(kills, seed):
-            directory = tmp_path / f"run-{number}"
-            lines = nursery.run(directory, after, patience)
-            hit += not any(line.startswith("done") for line in lines)
-            for line in lines:
-                word, value = line.split()
-                if word == "epoch":
-                    released = max(released, int(value))
-                else:
-                    assert value == expected
-            if os.path.exists(directory / "ledger.jsonl") and released:
-                check_ledger(directory / "ledger.jsonl", released)
-            if released == EPOCHS:
-                assert nursery.run(directory)[-1] == f"done {expected}"
-                number, released = number + 1, 0
-        assert nursery.run(tmp_path / f"run-{number}")[-1] == f"done {expected}"
-    return hit
-
-
-def check_ledger(path, released):
-    account = read_ledger(path)
-    (run,) = (run for run in account.runs.values() if run.next_step)
-    assert run.next_step >= released * HORIZON
-    passes = math.ceil(released / (EPOCHS // 2))
-    assert account.spent() >= run.identity.mu_per_pass * math.sqrt(passes) * (1 - 1e-12)
-    assert len(run.attempts) == 1  # nothing was paid twice
-    assert account.spent() <= run.identity.mu_per_pass * math.sqrt(2) * (1 + 1e-12)
-
-
-def test_kill_9_at_random_moments(tmp_path, uninterrupted):
-    assert kill_and_resume(tmp_path, digest(uninterrupted), kills=12, seed=1) >= 6
-
-
-@pytest.mark.slow
-def test_kill_9_at_200_random_moments(tmp_path, uninterrupted):
-    assert kill_and_resume(tmp_path, digest(uninterrupted), kills=200, seed=2) >= 100

@@ -61,6 +61,9 @@ def plan(
     sharing: Annotated[str | None, typer.Option(help="One of: record, batch, block.")] = None,
     smoothing: Annotated[float | None, typer.Option(help="Smoothing radius (h).")] = None,
     reach: Annotated[float | None, typer.Option(help="Longest step (D).")] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Exact sums and noise, on a lattice.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan a run: every number of it, what it costs and what it certifies."""
@@ -80,6 +83,7 @@ def plan(
             "sharing": sharing,
             "smoothing": smoothing,
             "reach": reach,
+            "secure": secure,
         }
         made = make_plan(
             dim=dim,

@@ -20,7 +20,8 @@ from blindstep.drivers.planned import plan_for
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import ParameterSpace, check_loss, count_records
 from blindstep.drivers.result import History, Result
-from blindstep.drivers.session import Session, Storage
+from blindstep.drivers.session import Session
+from blindstep.drivers.storage import Storage
 from blindstep.optimize.conversion import Conversion, Released, State
 from blindstep.optimize.plan import Plan
 from blindstep.trusted.estimators import Kind

@@ -8,6 +8,7 @@ a pure evaluation may be repeated, only its value enters the step, once.
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -143,5 +144,13 @@ def ray_map(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
     """
     import ray
 
-    remote = ray.remote(max_retries=_ROUNDS)(function)
+    remote = _ray_function(function)
     return ray.get([remote.remote(item) for item in items])
+
+
+@functools.lru_cache(maxsize=8)
+def _ray_function(function: Callable[[Any], Any]) -> Any:
+    """The function as Ray's workers know it; it is sent to them once, not in every step."""
+    import ray
+
+    return ray.remote(max_retries=_ROUNDS)(function)

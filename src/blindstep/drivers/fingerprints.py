@@ -50,8 +50,14 @@ class Fingerprints:
 
 
 def of_plan(plan: Plan) -> str:
-    """Of every number of the plan. Its notes are words for people, and may be reworded."""
-    return sealed_json.fingerprint({k: v for k, v in plan.to_dict().items() if k != "notes"})
+    """Of every number of the plan. Its notes are words for people, and may be reworded.
+
+    `secure` counts where it is set: plans from before it existed keep their fingerprints.
+    """
+    numbers = {k: v for k, v in plan.to_dict().items() if k != "notes"}
+    if not plan.secure:
+        del numbers["secure"]
+    return sealed_json.fingerprint(numbers)
 
 
 def of_data(data: PyTree) -> str:
@@ -140,4 +146,14 @@ def of_run(loss: Callable[..., Any], params: PyTree, data: PyTree) -> Fingerprin
         params=of_data(jax.tree.map(np.asarray, params)),
         loss=of_loss(loss, params, data),
         environment=of_environment(data),
+    )
+
+
+def of_questions(records: str | None, params: PyTree) -> Fingerprints:
+    """All of them, where neither data nor loss can be seen: of the data there is a name at most."""
+    return Fingerprints(
+        data=sealed_json.fingerprint(records),
+        params=of_data(jax.tree.map(np.asarray, params)),
+        loss="",
+        environment=of_environment(),
     )

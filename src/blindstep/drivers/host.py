@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import inspect
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from blindstep.drivers import fingerprints
 from blindstep.drivers.engines import Engine, EngineLost, MakeExecutor, Map, ray_map
 from blindstep.drivers.optimizer import Optimizer
 from blindstep.drivers.planned import plan_for
@@ -33,9 +35,10 @@ from blindstep.trusted.privacy import Privacy
 
 __all__ = ["EngineLost", "minimize", "ray_map"]
 
-# Tasks of a step: two workers then wait at most 1/32 of the step for the last one, and dozens of
-# workers still find work. Whatever a task costs to hand out is paid this often in a step.
-_TASKS = 64
+# Pieces of a step: two workers then wait at most 1/32 of the step for the last one, and dozens of
+# workers still find work. Handing out a task costs an engine 1 to 3 ms, so the first three quarters
+# go out two pieces at a time: 40 tasks, and the small ones at the end, where they level out.
+_PIECES = 64
 # Numbers in the points of one task: 2^20 float64 are 8 MiB.
 _POINTS = 2**20
 
@@ -54,6 +57,9 @@ def minimize(
     timeout: float | None = None,
     seed: int | None = None,
     progress: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    budget: Privacy | None = None,
     **choices: Any,
 ) -> Result:
     """Minimize the mean of `loss(params, record)` over records, privately, from its values alone.
@@ -80,6 +86,16 @@ def minimize(
             only where nobody is.
         seed: for reproduction only: a seeded run is not private against who knows the seed.
         progress: show a progress bar (epoch, privacy spent, time; never a loss).
+        checkpoint: a directory for the run. The same call goes on after a crash where it was, with
+            the same releases bit for bit; of a finished run it returns the result and releases
+            nothing. The loss need not give the same answer each time: the answers of each step are
+            saved before its release, and the step is repeated from them. *The directory holds the
+            noise key and these answers*: keep it as secret as the data. All of `data` is read once
+            more, for its fingerprint.
+        ledger: a file in which several runs on the same people add up what they spend; left out,
+            the run directory has its own.
+        budget: what all runs in the ledger together may spend; a run that would spend more is
+            refused before anything is evaluated.
         **choices: passed to `blindstep.plan`: lipschitz, gap, bounds, horizon, ...
 
     Returns:
@@ -97,36 +113,57 @@ def minimize(
     data = jax.tree.map(
         lambda leaf: leaf if isinstance(leaf, np.memmap) else np.asarray(leaf), data
     )
-    opt = Optimizer(plan, params, seed=seed)
     engine = Engine(executor, map)
-    oracle = plan.build().oracle
-    try:
-        with RunProgress(oracle, opt.epochs, plan.delta, show=progress) as bar:
-            while not opt.done:
-                query = opt.ask()
-                values = engine.perform(list(tasks_of(query, data, work)))
-                opt.tell(query, np.concatenate(values).ravel())
-                if opt.step == 0:
-                    bar.advance(opt.epoch)
-    finally:
-        engine.close()
+    stored = checkpoint is not None or ledger is not None
+    with Optimizer(
+        plan,
+        params,
+        seed=seed,
+        checkpoint=checkpoint,
+        ledger=ledger,
+        budget=budget,
+        records=fingerprints.of_data(data) if stored else None,
+    ) as opt:
+        try:
+            _answer(opt, data, work, engine, progress)
+        finally:
+            engine.close()
     return opt.result()
+
+
+def _answer(opt: Optimizer, data: PyTree, work: Work, engine: Engine, progress: bool) -> None:
+    """Answer every step that is still to come."""
+    oracle = opt.plan.build().oracle
+    with RunProgress(oracle, opt.epochs, opt.plan.delta, show=progress) as bar:
+        for epoch in range(opt.epoch):
+            bar.advance(epoch + 1)
+        while not opt.done:
+            query = opt.ask()
+            values = engine.perform(list(tasks_of(query, data, work)))
+            opt.tell(query, np.concatenate(values).ravel())
+            if opt.step == 0:
+                bar.advance(opt.epoch)
 
 
 def tasks_of(query: BatchQuery, data: PyTree, work: Work) -> Iterator[Task]:
     """A step's work in pieces of whole records: by its size alone, not by who is there to do it."""
     batch, pair, number = query.shape
     each = pair * number * work.space.dim
-    size = -(-batch // max(_TASKS, 1 if query.shared else -(-batch * each // _POINTS)))
+    small = -(-batch // max(_PIECES, 1 if query.shared else -(-2 * batch * each // _POINTS)))
+    large = 2 * small
+    in_large = batch * 3 // 4 // large * large
     # Points are computed for several tasks at once, as many as fit.
-    group = size * max(1, min(-(-batch // size), _POINTS // (each * size)))
+    group = large * max(1, min(-(-batch // large), _POINTS // (each * large)))
     for first in range(0, batch, group):
         points = query.points_of(0 if query.shared else first, group)
-        for start in range(first, min(first + group, batch), size):
+        start = first
+        while start < min(first + group, batch):
+            size = large if start < in_large else small
             rows = query.rows[start : start + size]
             records = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf[rows]), data)
             own = points if query.shared else points[start - first : start - first + size]
             yield Task(work, own, records, len(rows))
+            start += size
 
 
 def _check_signature(loss: Loss) -> None:

@@ -1,6 +1,6 @@
 """Ask/tell: the same state machine, for losses that are evaluated somewhere else.
 
-    opt = Optimizer(plan, params)
+    opt = Optimizer(plan, params, checkpoint="run/")
     while not opt.done:
         query = opt.ask()            # query.points[i] is to be shown to record query.record[i]
         opt.tell(query, values)      # all at once, or in parts and in any order
@@ -13,74 +13,129 @@ there, or when `give_up` said that the rest will never come.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
+import warnings
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
+from blindstep.drivers import fingerprints
 from blindstep.drivers.answers import numbers, release
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.drivers.query import BatchQuery
 from blindstep.drivers.result import History, Result
+from blindstep.drivers.session import Session
+from blindstep.drivers.storage import Storage
 from blindstep.errors import HorizonExceeded, InvalidArgument
 from blindstep.optimize.conversion import State
 from blindstep.optimize.plan import Plan
+from blindstep.trusted.checkpoint import Arrays
 from blindstep.trusted.estimators import Kind
-from blindstep.trusted.privacy import Statement, statement
-from blindstep.trusted.randomness import Keys, fresh_keys, public_stream
-
-_PUBLIC = ("position", "move", "point", "previous", "total", "learner", "epoch", "step")
+from blindstep.trusted.privacy import Privacy, Statement, statement
+from blindstep.trusted.randomness import public_stream
 
 
 class Optimizer:
-    """A private run whose loss is evaluated by the caller.
+    """A private run whose loss is evaluated by the caller. Use it from one thread at a time.
 
-    Everything public is a plain attribute; `secrets` alone hands out what must stay secret.
+    Everything public is a plain attribute. What must stay secret (the noise key, the answers, sums
+    without noise) is in no attribute or method; it is in the run directory, if there is one.
 
     Attributes:
         plan: the plan of the run.
         space: how flat vectors map to parameters.
-        run: the public name of this run, from its public key.
+        run: the public name of this run, from its public key; the same after a crash.
         seeded: whether a user's seed made the keys.
         means: the mean of each finished epoch.
     """
 
-    def __init__(self, plan: Plan, params: PyTree, *, seed: int | None = None) -> None:
-        """Begin a run.
+    def __init__(
+        self,
+        plan: Plan,
+        params: PyTree,
+        *,
+        seed: int | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        budget: Privacy | None = None,
+        records: str | None = None,
+    ) -> None:
+        """Begin a run, or go on with the one in `checkpoint`.
 
         Args:
             plan: from `blindstep.plan`. Record numbers are 0 .. plan.records - 1.
             params: where to start: a pytree of floating-point arrays.
             seed: for reproduction only: a seeded run is not private against who knows the seed.
+            checkpoint: a directory for the run. The same call goes on after a crash where it was:
+                with every answer that a `tell` has returned from, and with the same releases bit
+                for bit. A step that may have been seen is released again from the answers it had,
+                never from others. *The directory holds the noise key and the answers*: keep it as
+                secret as the data. One optimizer at a time has it open, until `close`.
+            ledger: a file in which several runs on the same people add up what they spend; left
+                out, the run directory has its own. It is locked until `close`.
+            budget: what all runs in the ledger together may spend; a run that would spend more is
+                refused before anything is asked.
+            records: which people these are, in words, such as "survey 2026": the name they get in a
+                ledger that is begun here. On resuming it must be the same.
         """
-        with jax.enable_x64(True):
-            self._begin(plan, params, fresh_keys(seed))
-
-    def _begin(self, plan: Plan, params: PyTree, keys: Keys) -> None:
-        space = ParameterSpace.of(params)
-        if plan.dim != space.dim:
+        self.plan, self.space = plan, ParameterSpace.of(params)
+        if plan.dim != self.space.dim:
             raise InvalidArgument(
-                f"the plan is for {plan.dim} parameters, but params has {space.dim}: plan again."
+                f"the plan is for {plan.dim} parameters, but params has {self.space.dim}: plan again."
             )
-        self.plan, self.space, self.seeded = plan, space, keys.seeded
-        self._machine, self._public, self._noise = plan.build(), keys.public, keys.noise
+        storage = Storage(checkpoint, ledger, budget, records)
+        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+        with jax.enable_x64(True):
+            self._machine = plan.build()
+            start = self._machine.begin(self.space.flatten(params))
+            self._session = Session(
+                self._machine,
+                plan,
+                start,
+                storage,
+                lambda: fingerprints.of_questions(records, params),
+                seed=seed,
+            )
+            try:
+                self._go_on()
+            except BaseException:
+                self._session.close()
+                raise
+
+    def _go_on(self) -> None:
+        """Take over what the session found: nothing, or where the run was when it was cut short."""
+        keys, saved = self._session.keys, self._session.saved
+        self.seeded, self._public, self._noise = keys.seeded, keys.public, keys.noise
         # Floats become traced arguments: runs that differ in noise or step size share a program.
         self._traced = jax.tree.map(
             lambda v: jnp.asarray(v) if isinstance(v, float) else v, self._machine
         )
         words = np.asarray(jax.random.key_data(keys.public)).astype("<u4").tobytes()
         self.run = hashlib.sha256(b"blindstep run " + words).hexdigest()[:16]
-        self.means: list[Float[np.ndarray, " dim"]] = []
-        self._norms: list[tuple[float, float]] = []
-        self._seconds: list[float] = []
-        self._began = time.perf_counter()
-        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
-        self._enter(self._machine.begin(space.flatten(params)))
+        self.means: list[Float[np.ndarray, " dim"]] = list(saved.get("means", ()))
+        self._norms = [(float(a), float(b)) for a, b in saved.get("norms", ())]
+        self._seconds: list[float] = [float(each) for each in saved.get("seconds", ())]
+        self._began = time.perf_counter() - (self._seconds[-1] if self._seconds else 0.0)
+        self._enter(self._session.state)
+        if "answers" in saved:
+            self._answers, self._answered = saved["answers"].copy(), saved["answered"].copy()
+        self._unsaved = False
+        # A step whose answers are all there was perhaps seen; it is released from these answers.
+        self._release_if_complete()
+        if self._session.begun > self._session.position:
+            warnings.warn(
+                f"the checkpoint is older than the ledger: steps {self._session.position} .. "
+                f"{self._session.begun - 1} may have been seen, and are released again only from "
+                "the very answers they had. If those cannot be had again, restore a newer copy of "
+                "the run directory before you ask anybody, or start a new run.",
+                stacklevel=3,
+            )
 
     # -- public state --------------------------------------------------------------------------
 
@@ -148,7 +203,9 @@ class Optimizer:
         that two answers differ would say something about them; to take the second would release a
         step on other values than those that may already have been saved.)
 
-        When all questions are answered, the step is released and `ask` has the next one.
+        When all questions are answered, the step is released and `ask` has the next one. With a
+        checkpoint, the answers are on the disk when this returns; that takes a few fsyncs, so hand
+        in many answers at a time where there are many.
         """
         places = self._places(query, len(values), where)
         if places is None:
@@ -156,9 +213,7 @@ class Optimizer:
         values = numbers(values)
         places, first = np.unique(places, return_index=True)
         fresh = ~self._answered[places]
-        self._answers[places[fresh]] = values[first[fresh]]
-        self._answered[places] = True
-        self._release_if_complete()
+        self._take(places[fresh], values[first[fresh]])
 
     def give_up(self, query: BatchQuery) -> None:
         """Say that the missing answers will never come: their records count 0, the step goes on.
@@ -168,9 +223,7 @@ class Optimizer:
         """
         if self._places(query, 0, ()) is None:
             return
-        self._answers[~self._answered] = np.nan
-        self._answered[:] = True
-        self._release_if_complete()
+        self._take(np.flatnonzero(~self._answered), np.nan)
 
     def unanswered(self) -> Int[np.ndarray, " open"]:
         """The questions of the current step that have no answer yet.
@@ -209,73 +262,59 @@ class Optimizer:
             space=self.space,
         )
 
-    # -- for checkpoints -----------------------------------------------------------------------
+    def close(self) -> None:
+        """Let others use the run directory and the ledger. May be called again.
 
-    def public(self) -> dict[str, np.ndarray]:
-        """All that is public and changes during the run, as arrays: for a checkpoint."""
-        arrays = {name: np.asarray(getattr(self._state, name)) for name in _PUBLIC}
-        arrays["means"] = np.asarray(self.means).reshape(-1, self.space.dim)
-        arrays["norms"] = np.asarray(self._norms).reshape(-1, 2)
-        arrays["seconds"] = np.asarray(self._seconds, dtype=np.float64)
-        arrays["public_key"] = np.asarray(jax.random.key_data(self._public))
-        arrays["seeded"] = np.asarray(self.seeded)
-        return arrays
-
-    def secrets(self) -> dict[str, np.ndarray]:
-        """All that must stay secret, as arrays: noise key, sums without noise, answers so far.
-
-        Whoever reads these can undo the privacy of the run: keep them as safe as the data.
+        Nothing is lost without it: what was told is on the disk already. It saves the last release,
+        which would otherwise be computed again on resuming.
         """
-        return {
-            "noise_key": np.asarray(self._noise),
-            "running": np.asarray(self._state.oracle.running),
-            "noise": np.asarray(self._state.oracle.noise),
-            "answers": self._answers.copy(),
-            "answered": self._answered.copy(),
-        }
+        try:
+            if self._unsaved:
+                self._save()
+        finally:
+            self._session.close()
 
-    @classmethod
-    def restore(
-        cls,
-        plan: Plan,
-        params: PyTree,
-        public: dict[str, np.ndarray],
-        secrets: dict[str, np.ndarray],
-    ) -> Optimizer:
-        """The run that `public` and `secrets` were taken from; it goes on bit for bit.
-
-        `plan` and `params` must be those of the run. Where every answer of a step was saved and its
-        release was not, `tell(ask(), [], where=[])` releases it again, the same. Never go on from the
-        same checkpoint twice with other answers: the same noise on other answers would hand over
-        their difference. A ledger refuses that; this method alone cannot know.
-        """
-        self = cls.__new__(cls)
-        with jax.enable_x64(True):
-            key = jax.random.wrap_key_data(jnp.asarray(public["public_key"]), impl="threefry2x32")
-            keys = Keys(jnp.asarray(secrets["noise_key"]), key, bool(public["seeded"]))
-            self._begin(plan, params, keys)
-            state = eqx.tree_at(
-                lambda s: (
-                    *(getattr(s, name) for name in _PUBLIC),
-                    s.oracle.running,
-                    s.oracle.noise,
-                ),
-                self._state,
-                (
-                    *(jnp.asarray(public[name]) for name in _PUBLIC),
-                    jnp.asarray(secrets["running"]),
-                    jnp.asarray(secrets["noise"]),
-                ),
-            )
-            self.means = [row.copy() for row in public["means"]]
-            self._norms = [(float(a), float(b)) for a, b in public["norms"]]
-            self._seconds = public["seconds"].tolist()
-            self._began -= self._seconds[-1] if self._seconds else 0.0
-            self._enter(state)
-        self._answers, self._answered = secrets["answers"].copy(), secrets["answered"].copy()
+    def __enter__(self) -> Optimizer:
         return self
 
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        self._session.close()
+
     # -- inside --------------------------------------------------------------------------------
+
+    def _take(
+        self, places: Int[np.ndarray, " some"], values: Float[np.ndarray, " some"] | float
+    ) -> None:
+        """New answers: kept first, and then released, if they were the last ones."""
+        self._answers[places], self._answered[places] = values, True
+        # One that could not be saved before is saved now, though it is no longer new.
+        self._unsaved |= places.size > 0
+        if self._unsaved:
+            self._save()
+        self._release_if_complete()
+
+    def _save(self) -> None:
+        if self._session.saves:
+            session = self._session
+            session.save(self._state, session.position, self._arrays())
+        self._unsaved = False
+
+    def _arrays(self) -> Arrays:
+        """What changes during a run besides the machine's own state."""
+        return {
+            "answers": self._answers,
+            "answered": self._answered,
+            "means": np.asarray(self.means).reshape(-1, self.space.dim),
+            "norms": np.asarray(self._norms).reshape(-1, 2),
+            "seconds": np.asarray(self._seconds, dtype=np.float64),
+        }
 
     def _enter(self, state: State) -> None:
         """Stand before the next step: its query, and room for its answers."""
@@ -327,10 +366,11 @@ class Optimizer:
         return places
 
     def _release_if_complete(self) -> None:
-        if not self._answered.all():
+        if self._asked is None or not self._answered.all():
             return
-        assert self._asked is not None
+        session = self._session
         with jax.enable_x64(True):
+            session.before_release(session.position, replay=True, answers=self._answers)
             answers = jnp.asarray(self._answers.reshape(self._asked.shape))
             state, released = release(
                 self._traced, self._state, self._kind(), answers, self._public, self._noise
@@ -343,3 +383,5 @@ class Optimizer:
                 self.means.append(np.asarray(mean))
                 self._seconds.append(time.perf_counter() - self._began)
             self._enter(state)
+            self._unsaved = True
+            self._unsaved = not session.after(state, session.position + 1, self._arrays)

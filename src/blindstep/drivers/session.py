@@ -19,19 +19,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jaxtyping import Float
 
 from blindstep.drivers import fingerprints, plan_file
 from blindstep.drivers.fingerprints import Fingerprints
 from blindstep.drivers.packing import Packed, pack, unpack
+from blindstep.drivers.storage import SavingInterval, Storage
 from blindstep.errors import HorizonExceeded, InvalidArgument
 from blindstep.optimize.conversion import Conversion, State
 from blindstep.optimize.plan import Plan
@@ -39,8 +39,7 @@ from blindstep.trusted import durable
 from blindstep.trusted.account import RunAccount, RunIdentity
 from blindstep.trusted.checkpoint import CURRENT, Arrays, Checkpoint, CheckpointMeta
 from blindstep.trusted.journal import Head
-from blindstep.trusted.ledger import Ledger, noise_key_id, read_ledger
-from blindstep.trusted.privacy import Privacy
+from blindstep.trusted.ledger import Ledger, answers_id, noise_key_id, read_ledger
 from blindstep.trusted.randomness import Keys, fresh_keys
 from blindstep.trusted.refusals import (
     CheckpointDamaged,
@@ -49,58 +48,6 @@ from blindstep.trusted.refusals import (
     LedgerBusy,
     LedgerMismatch,
 )
-
-LEDGER = "ledger.jsonl"
-PathLike = str | os.PathLike[str]
-
-
-@dataclass(frozen=True)
-class Storage:
-    """Where a run is kept; with nothing given, nowhere.
-
-    Attributes:
-        directory: the run directory; made if it is not there.
-        ledger: a ledger that several runs on the same people share; None: one in `directory`.
-        budget: what all runs in the ledger together may spend; None: what the ledger says.
-    """
-
-    directory: PathLike | None = None
-    ledger: PathLike | None = None
-    budget: Privacy | None = None
-
-    def __post_init__(self) -> None:
-        if self.budget is not None and not self:
-            raise InvalidArgument("a budget is kept in a ledger: give checkpoint or ledger too.")
-
-    def __bool__(self) -> bool:
-        return self.directory is not None or self.ledger is not None
-
-    @property
-    def ledger_path(self) -> str:
-        """The ledger's path."""
-        return os.path.abspath(self.ledger or os.path.join(self.directory or "", LEDGER))
-
-
-class SavingInterval:
-    """When the next save is due, so that all saves together take at most `share` of the time.
-
-    What was not saved is computed again after a crash: the interval costs time, never privacy.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter, share: float = 0.05) -> None:
-        self._clock, self._share = clock, share
-        self._began, self._spent, self._last = clock(), 0.0, 0.0
-
-    def due(self) -> bool:
-        """Whether another save, as long as the last one, stays within the share."""
-        return self._spent + self._last <= self._share * (self._clock() - self._began)
-
-    def measure(self, save: Callable[[], None]) -> None:
-        """Save, and remember how long it took."""
-        began = self._clock()
-        save()
-        self._last = self._clock() - began
-        self._spent += self._last
 
 
 class Session:
@@ -141,6 +88,7 @@ class Session:
         self._ledger: Ledger | None = None
         self._checkpoint: Checkpoint | None = None
         self._run = ""
+        self._account: RunAccount | None = None
         schedule = machine.oracle.schedule
         self.steps = schedule.blocks * schedule.period
         self.state, self.position, self.saved = start, 0, Arrays()
@@ -168,12 +116,30 @@ class Session:
         """Whether every step is done; then nothing more is released."""
         return self.position == self.steps
 
-    def before_release(self, first: int, number: int = 1, *, replay: bool) -> None:
+    @property
+    def begun(self) -> int:
+        """Steps that may have been seen; those from `position` on must be repeated bit for bit."""
+        return self.position if self._account is None else self._account.next_step
+
+    @property
+    def saves(self) -> bool:
+        """Whether there is a checkpoint to save to."""
+        return self._checkpoint is not None and self._ledger is not None
+
+    def before_release(
+        self,
+        first: int,
+        number: int = 1,
+        *,
+        replay: bool,
+        answers: Float[np.ndarray, " n"] | None = None,
+    ) -> None:
         """Announce and charge steps first .. first + number - 1. Release when this has returned.
 
         `replay` is the driver's word that steps which were begun before a crash come out bit for
         bit the same: because the loss is computed again, or because its answers were saved before.
-        Without it, such steps are refused.
+        Without it, such steps are refused. `answers` are what a single step will be released from,
+        where they came from outside: a step that was begun with others is refused even so.
         """
         if first != self.position:
             raise InvalidArgument(
@@ -184,16 +150,20 @@ class Session:
                 f"steps {first} .. {first + number - 1} of a run of {self.steps}: plan a longer run."
             )
         if self._ledger is not None:
-            self._ledger.begin(self._run, first, number, replay=replay)
+            key = np.asarray(self.keys.noise)
+            name = None if answers is None else answers_id(key, first, answers)
+            self._ledger.begin(self._run, first, number, replay=replay, answers=name)
 
-    def after(self, state: State, position: int, collect: Callable[[], Arrays]) -> None:
-        """Go on to `position`; save if that is due, and always at the end.
+    def after(self, state: State, position: int, collect: Callable[[], Arrays]) -> bool:
+        """Go on to `position`; save if that is due, and always at the end. Whether it was saved.
 
         `collect` gives the driver's own arrays; it is called only for a save.
         """
         self.state, self.position = state, position
-        if self._checkpoint is not None and (self.finished or self._interval.due()):
+        due = self.saves and (self.finished or self._interval.due())
+        if due:
             self.save(state, position, collect())
+        return due
 
     def save(self, state: State, position: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Save now, durably; it costs a few fsyncs.
@@ -205,6 +175,7 @@ class Session:
         checkpoint, ledger = self._checkpoint, self._ledger
         if checkpoint is None or ledger is None:
             return
+        ledger.check()  # its lock keeps other processes away from the checkpoint too
         packed = pack(Packed(state, self.keys, self._known, self.saved))
         meta = CheckpointMeta(self._run, self._plan_id, self._known.data, position, ledger.head)
         self._interval.measure(lambda: checkpoint.save(packed, meta))
@@ -321,7 +292,7 @@ class Session:
                 name = read_ledger(path).records
         self._ledger = Ledger.open(
             path,
-            records=name or self._known.data,
+            records=name or self._storage.records or self._known.data,
             budget=None if budget is None else budget.rho,
             head=head,
         )
@@ -329,7 +300,7 @@ class Session:
 
     def _register(self, ledger: Ledger) -> RunAccount:
         oracle = self._machine.oracle
-        return ledger.register(
+        self._account = ledger.register(
             RunIdentity(
                 run=self._run,
                 plan=self._plan_id,
@@ -340,6 +311,7 @@ class Session:
                 passes=oracle.schedule.passes,
             )
         )
+        return self._account
 
     def _name(self, file: str) -> str:
         return os.path.join(os.path.abspath(self._storage.directory or ""), file)

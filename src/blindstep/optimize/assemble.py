@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from blindstep.errors import count
-from blindstep.optimize.plan import MECHANISMS, SAMPLERS, Plan, build_oracle
+from blindstep.optimize.plan import ARITHMETICS, MECHANISMS, SAMPLERS, Plan, build_oracle
 from blindstep.optimize.theory import (
     Moments,
     Terms,
@@ -22,6 +22,7 @@ from blindstep.optimize.theory import (
 )
 from blindstep.trusted import accounting
 from blindstep.trusted.bounds import Bounds
+from blindstep.trusted.oracle import increment_sensitivities
 from blindstep.trusted.privacy import Privacy
 
 
@@ -45,6 +46,7 @@ class Layout:
     smoothing: float
     radius: float
     reach: float
+    secure: bool = False
 
     def moments(self) -> Moments:
         """Moments of the estimates along these directions."""
@@ -71,7 +73,8 @@ def assemble(
     """Calibrate the noise, then say what the run costs and certifies.
 
     Noise: sigma = max_i s_i |column i of C| / rho, exactly; in preset `paper` the largest s_i times the
-    largest column norm, as Corollary cor:privacy has it (with the exact node count).
+    largest column norm, as Corollary cor:privacy has it (with the exact node count). A secure plan's
+    s_i contain the rounding to the lattice, which grows with sigma.
     """
     count("epochs", layout.epochs)
     draft = Plan(
@@ -93,24 +96,25 @@ def assemble(
         vacuous=False,
         notes=(),
     )
-    unit = build_oracle(draft)
-    sensitivities = np.asarray(unit.sensitivities())
+    unit, arithmetic = build_oracle(replace(draft, secure=False)), ARITHMETICS[layout.secure]
+    sensitivities = increment_sensitivities(unit.estimator, unit.schedule, arithmetic)
     columns, rows = mechanism_norms(layout.mechanism, layout.period)
     if layout.preset == "paper":
-        cost = float(sensitivities.max() * columns.max())
-    else:
-        cost = float(np.max(sensitivities * columns))
-    noise_std = accounting.noise_std_for(privacy.rho, cost * math.sqrt(unit.schedule.passes))
+        sensitivities, columns = (a.max(keepdims=True) for a in (sensitivities, columns))
+    noise_std = arithmetic.noise_std_for(
+        privacy.rho, sensitivities, columns, unit.schedule.passes, layout.release_dim
+    )
     release = noise_std * rows
     made = replace(
         draft,
         passes=unit.schedule.passes,
-        sensitivity=float(sensitivities.max()),
         noise_std=noise_std,
         release_std_max=float(release.max()),
         release_std_mean=float(np.sqrt(np.mean(release**2))),
     )
-    made = replace(made, mu=build_oracle(made).mu())
+    oracle = build_oracle(made)
+    made = replace(made, mu=oracle.mu(), sensitivity=max(oracle.sensitivities()))
+    accounting.epsilon(made.mu, made.delta, oracle.slack())  # refuses what could not be stated
     if lipschitz is None:
         note = "Without a Lipschitz bound nothing is certified about stationarity; privacy is."
         return replace(made, notes=(note,))

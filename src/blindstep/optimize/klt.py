@@ -85,6 +85,7 @@ def _layout(request: Request, records: int, horizon: int) -> Layout | None:
         smoothing=request.radius / 2,
         radius=request.radius,
         reach=request.radius / (4 * horizon),
+        secure=request.secure,
     )
 
 

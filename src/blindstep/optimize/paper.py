@@ -73,6 +73,7 @@ def layout_paper(request: Request, records: int) -> Plan:
         smoothing=request.radius / 2,
         radius=request.radius,
         reach=request.radius / 2 / horizon,
+        secure=request.secure,
     )
     if layout.epochs * epoch_size > records:
         raise InvalidArgument(

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.conversion import Conversion
 from blindstep.optimize.learners import AdaptiveStep, ConstantStep
+from blindstep.trusted.arithmetic import Arithmetic, Float64, Lattice
 from blindstep.trusted.blt import BLT
 from blindstep.trusted.bounds import Bounds
 from blindstep.trusted.directions import Directions, Sphere
@@ -21,6 +22,7 @@ from blindstep.trusted.toeplitz import SquareRoot
 MECHANISMS: dict[str, type[Prefix]] = {
     cls.name: cls for cls in (Independent, BinaryTree, SquareRoot, BLT)
 }
+ARITHMETICS: dict[bool, Arithmetic] = {False: Float64(), True: Lattice()}  # by Plan.secure
 SAMPLERS: dict[str, type[Directions]] = {cls.name: cls for cls in (Sphere, Haar, Structured)}
 
 
@@ -61,6 +63,7 @@ class Plan:
         tolerance: bound on the expected Goldstein norm at `radius`; None if nothing is known.
         vacuous: whether that bound is no better than `lipschitz`, so that it promises nothing.
         notes: what a reader should know, one sentence each.
+        secure: whether sums and noise are exact on a lattice, so that no last bit tells anything.
     """
 
     preset: str
@@ -95,6 +98,7 @@ class Plan:
     tolerance: float | None
     vacuous: bool
     notes: tuple[str, ...]
+    secure: bool = False
 
     def build(self) -> Conversion:
         """The state machine of this plan. Its privacy is computed anew, from what it really does."""
@@ -133,7 +137,11 @@ class Plan:
             ("reach", f"{self.reach:.4g}", "D: longest step"),
             ("step", step, "eta of the online learner"),
             ("sensitivity", f"{self.sensitivity:.4g}", "of the most sensitive increment"),
-            ("noise_std", f"{self.noise_std:.4g}", f"of one draw, {self.mechanism} mechanism"),
+            (
+                "noise_std",
+                f"{self.noise_std:.4g}",
+                f"of one draw, {self.mechanism} mechanism" + (", on a lattice" * self.secure),
+            ),
             (
                 "release_std",
                 f"{self.release_std_mean:.4g} .. {self.release_std_max:.4g}",
@@ -166,14 +174,17 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan that `to_json` wrote; unknown or missing names are an error."""
+        """The plan that `to_json` wrote; unknown or missing names are an error.
+
+        Except `secure`: before it existed, no plan was.
+        """
         try:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
             raise InvalidArgument(f"this is not a plan: {error}.") from error
         names = {field.name for field in fields(cls)}
-        if not isinstance(raw, dict) or set(raw) != names:
-            got = set(raw) if isinstance(raw, dict) else set()
+        got = {"secure", *raw} if isinstance(raw, dict) else set()
+        if got != names:
             raise InvalidArgument(
                 f"this is not a plan: missing {sorted(names - got)}, unknown {sorted(got - names)}."
             )
@@ -201,4 +212,5 @@ def build_oracle(plan: Plan) -> Oracle:
             blocks=plan.epochs * (plan.horizon // plan.period),
         ),
         noise_std=float(plan.noise_std),
+        arithmetic=ARITHMETICS[plan.secure],
     )

@@ -57,7 +57,8 @@ def plan(
             plans by a clip norm instead: bounds=Clip(1.0).
         **fixed: choices that are not left to the preset, named as in `Plan`: oracle, horizon,
             period, epochs, passes, first_batch, diff_batch, directions, mechanism, sampler,
-            sharing, smoothing, reach; and `evaluations`, the most loss evaluations of the run.
+            sharing, smoothing, reach; `evaluations`, the most loss evaluations of the run; and
+            `secure=True` for sums and noise that are exact on a lattice (docs/floating-point.md).
 
     Raises:
         VacuousPlan: the paper's theorem was to choose the horizon, and its bound is no better

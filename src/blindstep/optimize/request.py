@@ -50,6 +50,7 @@ class Request:
         sharing: who shares directions, if fixed.
         smoothing: h, if fixed.
         reach: D, if fixed.
+        secure: whether sums and noise are to be exact on a lattice.
     """
 
     dim: int
@@ -72,6 +73,7 @@ class Request:
     sharing: str | None = None
     smoothing: float | None = None
     reach: float | None = None
+    secure: bool = False
 
     def __post_init__(self) -> None:
         count("dim", self.dim)
@@ -92,6 +94,14 @@ class Request:
             value = getattr(self, name)
             if value is not None and value not in known:
                 raise InvalidArgument(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+        if not isinstance(self.secure, bool):
+            raise InvalidArgument(f"secure must be True or False, got {self.secure!r}.")
+        if self.secure and self.mechanism is not None and not MECHANISMS[self.mechanism].integer:
+            exact = ", ".join(name for name, cls in MECHANISMS.items() if cls.integer)
+            raise InvalidArgument(
+                f"{self.mechanism} noise is not made of whole numbers, so it cannot be secure: take "
+                f"one of {exact}, or leave out secure."
+            )
         needs_diff = self.oracle != "naive" and self.period != 1 and self.horizon != 1
         self.bounds.require_finite(needs_diff=needs_diff and self.lipschitz is not None)
 

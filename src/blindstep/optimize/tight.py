@@ -15,17 +15,23 @@ import numpy as np
 
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.assemble import Layout, assemble, bound_terms, mechanism_norms
-from blindstep.optimize.plan import SAMPLERS, Plan
+from blindstep.optimize.plan import ARITHMETICS, SAMPLERS, Plan
 from blindstep.optimize.request import Request
 from blindstep.trusted.bounds import Bounds, Clip
 from blindstep.trusted.privacy import Privacy
 
 _SAMPLER = "structured"
-_MECHANISM = "blt"
 # Of the radius: a smaller smoothing gains nothing any more, and loses digits.
 _LEAST_SMOOTHING = 1e-3
 # Clip norms that are tried, in units of the root mean square of a record's |estimate|.
 _CLIPS = (math.inf, 6.0, 5.0, 4.0, 3.5, 3.0, 2.5, 2.0, 1.5, 1.0)
+
+
+def _mechanism(period: int, secure: bool) -> str:
+    """The most accurate noise; of the kinds made of whole numbers, that is a tree's."""
+    if period == 1:
+        return "independent"
+    return "tree" if secure else "blt"
 
 
 @dataclass(frozen=True)
@@ -222,7 +228,7 @@ def layout_of(request: Request, records: int, choice: Choice) -> tuple[Layout, B
     layout = Layout(
         preset="tight",
         oracle="naive" if period == 1 else "variance-reduced",
-        mechanism=request.mechanism or ("independent" if period == 1 else _MECHANISM),
+        mechanism=request.mechanism or _mechanism(period, request.secure),
         sampler=request.sampler or _SAMPLER,
         sharing=choice.sharing,
         records=records,
@@ -236,6 +242,7 @@ def layout_of(request: Request, records: int, choice: Choice) -> tuple[Layout, B
         smoothing=smoothing,
         radius=request.radius,
         reach=reach,
+        secure=request.secure,
     )
     clip = _CLIPS[choice.clip]
     if math.isinf(clip):
@@ -259,7 +266,12 @@ def bound_of(layout: Layout, bounds: Bounds, request: Request) -> float:
     blocks = layout.epochs * layout.horizon // layout.period
     size = layout.first_batch + layout.diff_batch * (layout.period - 1)
     passes = -(-blocks // (layout.records // size))
-    release = cost * math.sqrt(passes) / request.privacy.rho * rows
+    # What is left of rho after snapping; `assemble` refuses below half, and this never prefers it.
+    snapping = ARITHMETICS[layout.secure].snapping(layout.release_dim)
+    left = request.privacy.rho - snapping * float(np.max(columns)) * math.sqrt(passes)
+    if left < request.privacy.rho / 2:
+        return math.inf
+    release = cost * math.sqrt(passes) / left * rows
     return bound_terms(layout, bounds, request.lipschitz, request.gap, release).total
 
 
@@ -305,7 +317,7 @@ def _by_clip_norm(request: Request, records: int) -> Plan:
     layout = Layout(
         preset="tight",
         oracle="naive" if period == 1 else "variance-reduced",
-        mechanism=request.mechanism or ("independent" if period == 1 else _MECHANISM),
+        mechanism=request.mechanism or _mechanism(period, request.secure),
         sampler=request.sampler or _SAMPLER,
         sharing=request.sharing or "block",
         records=records,
@@ -319,5 +331,6 @@ def _by_clip_norm(request: Request, records: int) -> Plan:
         smoothing=smoothing,
         radius=request.radius,
         reach=request.reach or (request.radius - smoothing) / horizon,
+        secure=request.secure,
     )
     return assemble(layout, request.privacy, request.bounds, request.lipschitz, request.gap)

@@ -82,6 +82,8 @@ class Attempt:
         stop: the next step that was never begun under this key.
         charges: mu of each pass it touched.
         replayed: steps that were begun again, bit for bit, free of charge.
+        answers: of steps whose answers came from outside, the name of these answers
+            (`ledger.answers_id`).
     """
 
     noise_key: str
@@ -89,6 +91,7 @@ class Attempt:
     stop: int = 0
     charges: dict[int, float] = field(default_factory=dict)
     replayed: int = 0
+    answers: dict[int, str] = field(default_factory=dict)
 
     @property
     def begun(self) -> range:
@@ -199,5 +202,10 @@ class Account:
         attempt.charges.update(new)
         if any(index not in attempt.charges for index in run.identity.passes_of(first, number)):
             raise ValueError("it begins a pass that it does not charge")
-        attempt.replayed += len(attempt.again(first, number))
+        again, answers = attempt.again(first, number), entry.get("answers")
+        if again and attempt.answers.get(first) != answers:
+            raise ValueError("it repeats a step with other answers")
+        if answers is not None:
+            attempt.answers[first] = answers
+        attempt.replayed += len(again)
         attempt.start, attempt.stop = begun.start, max(attempt.stop, after)

@@ -51,13 +51,30 @@ def delta(mu: float, epsilon: float) -> float:
     return min(1.0, math.exp(_log_delta(mu, epsilon)) * (1 + _SAFE))
 
 
-def epsilon(mu: float, delta: float) -> float:
+def epsilon(mu: float, delta: float, slack: float = 0.0) -> float:
     """The smallest epsilon at which mu-Gaussian-DP gives (epsilon, delta)-DP, rounded up.
 
     Erratum 3: the paper's 2 rho sqrt(ln(1/delta)) holds only for delta <= exp(-rho^2); at rho = 8,
     delta = 1e-5 it says 54.3 where the truth is 65.3.
+
+    A mechanism within total variation `slack` of mu-Gaussian-DP is (epsilon, delta)-DP if the latter
+    is (epsilon, delta - (1 + e^epsilon) slack)-DP. The bound on epsilon at delta / 2 is above the
+    answer, so its exponential is enough.
     """
     mu, delta = positive("rho", mu), probability("delta", delta)
+    if slack > 0.0:
+        most = _epsilon(mu, delta / 2)
+        log_added = math.log(slack) + np.logaddexp(0.0, most)
+        if log_added > math.log(delta / 2):
+            raise InvalidArgument(
+                f"epsilon is about {most:.3g} at delta = {delta:g}: too large to be stated for "
+                "secure noise, whose tails end. Ask for more privacy, or leave out secure."
+            )
+        delta -= math.exp(log_added)
+    return _epsilon(mu, delta)
+
+
+def _epsilon(mu: float, delta: float) -> float:
     target = math.log(delta)
     if _log_delta(mu, 0.0) <= target:
         return 0.0

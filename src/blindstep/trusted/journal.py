@@ -182,7 +182,7 @@ class Journal:
 
     def prepare(self) -> None:
         """Make the file ready for the next line; keep an unfinished last one in a side file."""
-        self._check_usable()
+        self.check()
         directory, torn = os.path.dirname(self.path), self._scan.torn
         self._failed = True  # until the file is known to end with a whole line
         try:
@@ -206,7 +206,7 @@ class Journal:
         Guarantee: it is on the disk when this returns. If this raises, it is not known to be, and
         what waits for it must not happen.
         """
-        self._check_usable()
+        self.check()
         number, previous = (0, NOTHING_BEFORE) if self._head is None else self._head[1:]
         line = seal({"n": number, "prev": previous, "at": _now(), **body})
         self._failed = True  # until the line is known to be durable
@@ -226,7 +226,8 @@ class Journal:
         """Let go of the file and the lock. May be called again."""
         self._finalizer()
 
-    def _check_usable(self) -> None:
+    def check(self) -> None:
+        """Refuse if no line can be added: closed, failed, or the file changed by someone else."""
         if not self._finalizer.alive:
             raise LedgerUnwritable(
                 f"{self.path} is closed here (a forked process never owns it): open it again in "

@@ -16,7 +16,8 @@ and never released), it cannot hide any. After a crash, a step that may have bee
   release twice tells nothing new. The caller declares that it is the same, bit for bit: same state,
   same records and *same loss values*. If a loss could answer otherwise the second time (people,
   chance, clocks), its answers must come from the checkpoint, saved before `begin`: the same noise
-  on a different value would hand over the difference in the clear;
+  on a different value would hand over the difference in the clear. There the declaration is not
+  taken on trust: the entry names the answers (`answers_id`), and others are refused;
 - or *charged again*: `register(..., recharge=True)` with a fresh noise key.
 
 It is never re-noised for free. The file holds no secret, no loss value and no record.
@@ -25,6 +26,7 @@ It is never re-noised for free. The file holds no secret, no loss value and no r
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 from dataclasses import asdict
 from types import TracebackType
@@ -50,6 +52,18 @@ def noise_key_id(key: np.ndarray) -> str:
             f"a noise key is 8 words of 32 bits, got {key.dtype} of shape {key.shape}."
         )
     return hashlib.sha256(key.astype("<u4").tobytes()).hexdigest()
+
+
+def answers_id(key: np.ndarray, step: int, answers: np.ndarray) -> str:
+    """The public name of the answers that a step is released from: HMAC-SHA256 by the noise key.
+
+    Keyed, because answers can be guessed: a vote is one bit. Who has the key needs no guess.
+    """
+    noise_key_id(key)  # refuses what is no key
+    secret = hmac.digest(key.astype("<u4").tobytes(), b"blindstep answers", "sha256")
+    values = np.where(np.isnan(answers), np.nan, answers).astype("<f8")  # one NaN, not many
+    content = step.to_bytes(8, "little") + values.tobytes()
+    return hmac.digest(secret, content, "sha256").hex()
 
 
 def read_ledger(path: str | os.PathLike[str]) -> Account:
@@ -164,15 +178,26 @@ class Ledger:
         self._active[name] = attempt
         return run
 
-    def begin(self, run: str, first: int, number: int = 1, *, replay: bool = False) -> None:
+    def begin(
+        self,
+        run: str,
+        first: int,
+        number: int = 1,
+        *,
+        replay: bool = False,
+        answers: str | None = None,
+    ) -> None:
         """Announce that steps first .. first + number - 1 of a run will now be released.
 
         Release only when this has returned. A pass is charged when its first step is begun; steps
         begun before under the same key are refused, unless `replay` declares that they will be
         repeated bit for bit (see the module's text); the others of the range are begun as usual.
-        Costs one fsync.
+        `answers` names what a single step is released from (`answers_id`); a step that was begun
+        with others is refused even so. Costs one fsync.
         """
         path = self._journal.path
+        if answers is not None and number != 1:
+            raise InvalidArgument(f"answers belong to one step, not to {number}: begin each alone.")
         if run not in self._active:
             raise InvalidArgument(f"run {run!r} is not registered: call register first.")
         first, number = count("first", first, 0), count("number", number)
@@ -198,11 +223,23 @@ class Ledger:
                 "for bit from a checkpoint with the same noise key (replay=True), or take a fresh "
                 "key and pay again (recharge=True)."
             )
+        if attempt.again(first, number) and attempt.answers.get(first) != answers:
+            raise RecordsConsumed(
+                f"{path}: step {first} of run {run!r} was begun with other answers and may have been "
+                "seen: the same noise on these would give away how they differ, so nothing was "
+                "released. Restore the checkpoint that holds the answers it had, or start a new run "
+                "in another directory (the ledger keeps what this one spent)."
+            )
         touched = identity.passes_of(first, number)
         new = [[index, identity.mu_per_pass] for index in touched if index not in attempt.charges]
         self._require_budget(run, [mu for _, mu in new])
         body = {"kind": "intent", "run": run, "attempt": self._active[run], "first": first}
-        self._write({**body, "count": number, "replay": replay, "charges": new})
+        body |= {"count": number, "replay": replay, "charges": new}
+        self._write(body if answers is None else {**body, "answers": answers})
+
+    def check(self) -> None:
+        """Refuse if this is no longer the one writer: closed, forked, failed, its file replaced."""
+        self._journal.check()
 
     def spent(self, run: str | None = None) -> float:
         """Mu of everything charged to these records, or of one run (`Account.spent`)."""

@@ -15,19 +15,43 @@ import math
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from blindstep.errors import HorizonExceeded, InvalidArgument, positive
 from blindstep.trusted import accounting
-from blindstep.trusted.estimators import Estimator, Kind
+from blindstep.trusted.arithmetic import Arithmetic, Float64
+from blindstep.trusted.estimators import Estimator, Kind, Sharing
 from blindstep.trusted.prefix import Prefix
-from blindstep.trusted.randomness import NoiseKey, gaussian
+from blindstep.trusted.randomness import NoiseKey
 from blindstep.trusted.schedule import Schedule
 
 
+def increment_sensitivities(
+    estimator: Estimator, schedule: Schedule, arithmetic: Arithmetic
+) -> Float[np.ndarray, " period"]:
+    """Replace-one sensitivity of each increment of a block (Lemmas lem:grad/diff-estimator).
+
+    As computed: b estimates are added in some order and divided by b and, on a lattice, by its width;
+    where a batch shares a frame, q coordinates are turned into d by one more product, whose error is at
+    most q^(3/2) roundings.
+    """
+    turned = estimator.number**1.5 if estimator.sharing is Sharing.BATCH else 0.0
+
+    def of(kind: Kind, batch: int) -> float:
+        declared = estimator.sensitivity(kind, batch)
+        return arithmetic.as_computed(declared, batch * (batch + 4 + turned))
+
+    first = of(Kind.GRAD, schedule.first_batch)
+    if schedule.period == 1:
+        return np.asarray([first])
+    later = of(Kind.DIFF, schedule.diff_batch)
+    return np.asarray([first] + [later] * (schedule.period - 1))
+
+
 class OracleState(eqx.Module):
-    """Secret: the running sum without its noise, and the noise now in it."""
+    """Secret: the running sum without its noise, and the noise now in it (arithmetic's units)."""
 
     running: Float[Array, " dim"]
     noise: Float[Array, "slots dim"]
@@ -41,12 +65,14 @@ class Oracle(eqx.Module):
         mechanism: prefix noise for the `period` releases of a block.
         schedule: who answers when.
         noise_std: standard deviation of one noise draw, per coordinate.
+        arithmetic: the numbers that sums and noise are made of.
     """
 
     estimator: Estimator
     mechanism: Prefix
     schedule: Schedule = eqx.field(static=True)
     noise_std: float | Float[Array, ""]
+    arithmetic: Arithmetic = Float64()
 
     def __check_init__(self) -> None:
         self.estimator.bounds.require_finite(needs_diff=self.schedule.period > 1)
@@ -55,26 +81,44 @@ class Oracle(eqx.Module):
                 f"the noise is for {self.mechanism.steps} releases, a block has "
                 f"{self.schedule.period}: make them equal."
             )
+        if self.arithmetic.integer and not self.mechanism.integer:
+            raise InvalidArgument(
+                f"{self.mechanism.name} noise is not made of whole numbers, so it cannot be exact on a "
+                "lattice: take mechanism independent or tree, or leave out secure."
+            )
         if isinstance(self.noise_std, float):
             positive("noise_std", self.noise_std, "a release without noise is not private")
+            self.arithmetic.check_range(
+                self._largest_sum(), self.mechanism.steps.bit_length(), self.noise_std
+            )
+
+    def _largest_sum(self) -> float:
+        """A bound on every coordinate of every running sum of a block."""
+        first, later = (self.estimator.record_bound(kind) for kind in (Kind.GRAD, Kind.DIFF))
+        return first + (later * (self.schedule.period - 1) if self.schedule.period > 1 else 0.0)
 
     def sensitivities(self) -> list[float]:
-        """Replace-one sensitivity of each increment of a block (Lemmas lem:grad/diff-estimator)."""
-        first = self.estimator.sensitivity(Kind.GRAD, self.schedule.first_batch)
-        if self.schedule.period == 1:
-            return [first]
-        later = self.estimator.sensitivity(Kind.DIFF, self.schedule.diff_batch)
-        return [first] + [later] * (self.schedule.period - 1)
+        """Replace-one sensitivity of each increment of a block, rounding and snapping included."""
+        moved = increment_sensitivities(self.estimator, self.schedule, self.arithmetic)
+        snapping = self.arithmetic.snapping(self.estimator.release_dim) * float(self.noise_std)
+        return [float(s) + snapping for s in moved]
 
     def mu_per_pass(self) -> float:
         """Gaussian-DP parameter of one pass: that of one block, since blocks share no record."""
         return accounting.block_mu(
-            self.sensitivities(), self.mechanism.column_norms(), float(self.noise_std)
+            self.sensitivities(),
+            self.mechanism.column_norms(),
+            self.arithmetic.effective * float(self.noise_std),
         )
 
     def mu(self) -> float:
         """Gaussian-DP parameter of the whole run, exactly: passes compose on the same records."""
         return self.mu_per_pass() * math.sqrt(self.schedule.passes)
+
+    def slack(self) -> float:
+        """Total variation between the run and one that is exactly mu-Gaussian-DP: see `arithmetic`."""
+        draws = self.schedule.blocks * self.schedule.period * self.estimator.release_dim
+        return self.arithmetic.slack(draws)
 
     def init(self) -> OracleState:
         """The state before a block's first release."""
@@ -104,9 +148,12 @@ class Oracle(eqx.Module):
             )
         step = jnp.asarray(step)
         first = step == 1
-        running = jnp.where(first, increment, state.running + increment)
-        fresh = self.mechanism.init(self.estimator.release_dim)
-        draw = self.noise_std * gaussian(key, block, step, self.estimator.release_dim)
+        size, std = self.estimator.release_dim, self.noise_std
+        term = self.arithmetic.snap(increment, std)
+        running = jnp.where(first, term, state.running + term)
+        draw = self.arithmetic.draw(key, block, step, size, std)
+        fresh = self.mechanism.init(size)
         noise_state, noise = self.mechanism.next(jnp.where(first, fresh, state.noise), draw, step)
-        released = jnp.where(step <= self.mechanism.steps, running + noise, jnp.nan)
+        released = self.arithmetic.value(running + noise, std)
+        released = jnp.where(step <= self.mechanism.steps, released, jnp.nan)
         return OracleState(running, noise_state), released

@@ -20,9 +20,14 @@ from blindstep.errors import count
 
 
 class Prefix(eqx.Module):
-    """A factorisation A = B C for `steps` releases, with streaming noise."""
+    """A factorisation A = B C for `steps` releases, with streaming noise.
+
+    `integer` says that B and C are made of whole numbers and that `next` only adds: draws that are
+    whole numbers give noise that is one, exactly.
+    """
 
     name: ClassVar[str]
+    integer: ClassVar[bool] = False
     steps: eqx.AbstractVar[int]
 
     @abc.abstractmethod
@@ -63,6 +68,7 @@ class Independent(Prefix):
     """
 
     name: ClassVar[str] = "independent"
+    integer: ClassVar[bool] = True
     steps: int = eqx.field(static=True, converter=lambda n: count("steps", n))
 
     def init(self, dim: int) -> Float[Array, "slots dim"]:
@@ -98,6 +104,7 @@ class BinaryTree(Prefix):
     """
 
     name: ClassVar[str] = "tree"
+    integer: ClassVar[bool] = True
     steps: int = eqx.field(static=True, converter=lambda n: count("steps", n))
 
     def init(self, dim: int) -> Float[Array, "slots dim"]:

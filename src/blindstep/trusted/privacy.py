@@ -61,6 +61,8 @@ class Statement:
         released: what an adversary is assumed to see.
         enforced: the bounds that hold whatever the loss does.
         seeded: whether a user's seed made the noise.
+        arithmetic: the numbers that sums and noise are made of.
+        slack: total variation up to which all this holds; in epsilon already.
     """
 
     mu: float
@@ -72,6 +74,8 @@ class Statement:
     released: str
     enforced: tuple[str, ...]
     seeded: bool
+    arithmetic: str
+    slack: float
 
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON."""
@@ -87,6 +91,8 @@ class Statement:
             "Enforced on every record, whatever the loss returns: "
             + "; ".join(self.enforced)
             + ".",
+            f"Arithmetic: {self.arithmetic}"
+            + (f". Up to a total variation of {self.slack:.1g}." if self.slack else "."),
         ]
         if self.seeded:
             lines.append(
@@ -100,7 +106,7 @@ def statement(oracle: Oracle, delta: float, *, seeded: bool) -> Statement:
     mu = oracle.mu()
     return Statement(
         mu=mu,
-        epsilon=accounting.epsilon(mu, delta),
+        epsilon=accounting.epsilon(mu, delta, oracle.slack()),
         delta=delta,
         zcdp=accounting.zcdp(mu),
         unit="one record",
@@ -114,4 +120,6 @@ def statement(oracle: Oracle, delta: float, *, seeded: bool) -> Statement:
             + ("s" if oracle.schedule.passes > 1 else ""),
         ),
         seeded=seeded,
+        arithmetic=oracle.arithmetic.sentence,
+        slack=oracle.slack(),
     )

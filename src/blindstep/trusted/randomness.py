@@ -26,6 +26,7 @@ from blindstep.errors import InvalidArgument, NoEntropy
 NoiseKey = UInt32[Array, "8"]
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4")
 _WORDS_PER_BLOCK = 16
+_GAUSSIAN_TAG = 0x626C696E  # this use of the key; another use takes another tag
 
 
 class Keys(NamedTuple):
@@ -107,20 +108,36 @@ def chacha20(key: NoiseKey, nonce: UInt32[Array, "3"], blocks: int) -> UInt32[Ar
     return (jax.lax.fori_loop(0, 10, double_round, start) + start).T
 
 
+def noise_words(
+    key: NoiseKey,
+    tag: int | UInt32[Array, ""],
+    block: Int[Array, ""] | int,
+    step: Int[Array, ""] | int,
+    number: int,
+) -> UInt32[Array, " number"]:
+    """The first `number` secret random words at the address (block, step), for the use named by `tag`.
+
+    Guarantee: distinct (tag, block, step) are distinct nonces, so they read disjoint parts of the
+    ChaCha20 stream: to anyone without the key, independent uniform words.
+    """
+    blocks = -(-number // _WORDS_PER_BLOCK)
+    nonce = jnp.stack(
+        [jnp.uint32(tag), jnp.asarray(block, jnp.uint32), jnp.asarray(step, jnp.uint32)]
+    )
+    return chacha20(key, nonce, blocks).reshape(-1)[:number]
+
+
 def gaussian(
     key: NoiseKey, block: Int[Array, ""] | int, step: Int[Array, ""] | int, dim: int
 ) -> Float[Array, " dim"]:
     """Standard normal noise number `step` of block `block`: float64, one vector of length `dim`.
 
-    Guarantee: distinct (block, step) read disjoint parts of the ChaCha20 stream, so draws are
-    independent to anyone without the key. Box-Muller on 64-bit uniforms: the logarithm's argument
-    keeps full relative precision near 0, so tails reach 9.4 standard deviations. Always float64.
+    Guarantee: distinct (block, step) are independent to anyone without the key (`noise_words`).
+    Box-Muller on 64-bit uniforms: the logarithm's argument keeps full relative precision near 0, so
+    tails reach 9.4 standard deviations. Always float64.
     """
     pairs = (dim + 1) // 2
-    blocks = -(-4 * pairs // _WORDS_PER_BLOCK)
-    tag = jnp.uint32(0x626C696E)  # this use of the key; another use takes another tag
-    nonce = jnp.stack([tag, jnp.asarray(block, jnp.uint32), jnp.asarray(step, jnp.uint32)])
-    words = chacha20(key, nonce, blocks).reshape(-1)[: 4 * pairs].astype(jnp.float64)
+    words = noise_words(key, _GAUSSIAN_TAG, block, step, 4 * pairs).astype(jnp.float64)
     low, high = words[0::2], words[1::2]
     uniform = ((high * 2.0**32 + low) + 0.5) * 2.0**-64  # in (0, 1]
     radius = jnp.sqrt(-2.0 * jnp.log(uniform[0::2]))
