@@ -98,8 +98,8 @@ def test_what_the_file_knows_is_used_and_the_command_line_wins(folder, monkeypat
     assert plan.bounds.lipschitz == 3.0
     assert plan.bounds.first_clip <= 1.0
     (folder / "problem.py").write_text(GOOD + "import blindstep\nbounds = blindstep.Range(0, 2)\n")
-    _, plan, _ = planned(folder, monkeypatch, "--passes", "3")
-    assert (plan.bounds.width, plan.passes) == (2.0, 3)
+    _, plan, _ = planned(folder, monkeypatch, "--passes", "3", "--secure")
+    assert (plan.bounds.width, plan.passes, plan.secure) == (2.0, 3, True)
 
 
 def test_passes_are_many_where_they_cost_little(folder, monkeypatch):

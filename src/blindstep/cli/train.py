@@ -54,6 +54,9 @@ def train(
     smoothing: Annotated[float | None, typer.Option(help="Smoothing radius.")] = None,
     reach: Annotated[float | None, typer.Option(help="Longest step.")] = None,
     evaluations: Annotated[int | None, typer.Option(help="Most loss evaluations.")] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Exact sums and noise, on a lattice.")
+    ] = False,
     checkpoint: Annotated[
         Path | None,
         typer.Option(help="Run directory, SECRET: it holds the noise key. Default: PROBLEM-run."),
@@ -82,6 +85,7 @@ def train(
             "smoothing": smoothing,
             "reach": reach,
             "evaluations": evaluations,
+            "secure": secure or None,
         }
         choices = {name: value for name, value in fixed.items() if value is not None}
         choices |= _bounds(given, lipschitz, gap, clip, notes)
