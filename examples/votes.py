@@ -8,47 +8,17 @@ up or down, on what the ranking showed. So each user gets two rankings, on eithe
 that are tried, and votes on each: two votes in a lifetime. `Optimizer` says whom to ask what, and is
 told; every weight it ever publishes is private for every user.
 
-The users here are simulated. Each sees the best of 10 random items, as ranked by the weights they
-were given, and votes up with probability sigmoid(2 utility); the taste they share is hidden.
+The users here are simulated (`Crowd`). Each sees the best of 10 random items, as ranked by the
+weights they were given, and votes up with probability sigmoid(2 utility); the taste they share is
+hidden. `blindstep demo` runs the same at several epsilons.
 """
 
 from __future__ import annotations
 
 import argparse
 
-import numpy as np
-from jaxtyping import Float, Int
-
 import blindstep as bs
-
-WEIGHTS, ITEMS = 20, 10
-
-
-class Crowd:
-    """Simulated users with a common hidden taste."""
-
-    def __init__(self, seed: int) -> None:
-        self._chance = np.random.default_rng(seed)
-        taste = self._chance.normal(size=WEIGHTS)
-        self.taste = taste / np.linalg.norm(taste)
-
-    def approval(self, weights: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
-        """The probability of a vote up, for one user at each row of weights, on fresh items."""
-        items = self._chance.normal(size=(len(weights), ITEMS, WEIGHTS))
-        shown = np.argmax(np.einsum("nkd,nd->nk", items, weights), axis=1)
-        utility = items[np.arange(len(weights)), shown] @ self.taste
-        return 1.0 / (1.0 + np.exp(-2.0 * utility))
-
-    def votes_down(
-        self, weights: Float[np.ndarray, "n dim"], users: Int[np.ndarray, " n"]
-    ) -> Float[np.ndarray, " n"]:
-        """What is minimised: 1 for a vote down, 0 for a vote up, by these users on these weights."""
-        assert len(users) == len(weights)
-        return (self._chance.random(len(weights)) > self.approval(weights)).astype(float)
-
-    def satisfaction(self, weights: Float[np.ndarray, " dim"], people: int = 50_000) -> float:
-        """Mean approval among simulated people who took no part: public, so it costs nothing."""
-        return float(np.mean(self.approval(np.tile(weights, (people, 1)))))
+from blindstep.insight.demo.votes import WEIGHTS, Crowd, start
 
 
 def run(
@@ -74,15 +44,14 @@ def run(
         smoothing=1.0,
         reach=0.2,
     )
-    start = 0.5 * np.random.default_rng(1).normal(size=WEIGHTS)  # no idea of the taste
-    with bs.Optimizer(plan, start, seed=seed, checkpoint=checkpoint) as opt:
+    with bs.Optimizer(plan, start(), seed=seed, checkpoint=checkpoint) as opt:
         while not opt.done:
             query = opt.ask()
             opt.tell(query, crowd.votes_down(query.points, query.record))
         result = opt.result()
     print(result.privacy)
     return {
-        "before": crowd.satisfaction(start),
+        "before": crowd.satisfaction(start()),
         "after": crowd.satisfaction(result.last),
         "best possible": crowd.satisfaction(crowd.taste),
     }

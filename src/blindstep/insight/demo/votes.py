@@ -1,0 +1,127 @@
+"""Votes: the 20 weights of a recommender, tuned from two votes of each user.
+
+Nobody can differentiate a person. What there is, is a vote, up or down, on what the ranking showed.
+Each user gets two rankings, on either side of the weights that are tried, and votes on each: two
+votes in a lifetime, and nobody learns from the weights how anyone voted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from blindstep.drivers.optimizer import Optimizer
+from blindstep.drivers.progress import RunProgress
+from blindstep.drivers.result import Result
+from blindstep.insight.demo.story import NEGLIGIBLE_NOISE_RHO, Row, Say, Story
+from blindstep.optimize.plan import Plan
+from blindstep.optimize.planner import plan
+from blindstep.trusted.bounds import Range
+from blindstep.trusted.privacy import Privacy
+
+WEIGHTS, ITEMS = 20, 10
+USERS = 200_000
+EPSILONS = (0.3, 1.0)
+_DELTA = 1e-6  # well below 1 / users
+_STEP = 0.3
+
+
+class Crowd:
+    """Simulated users with a common hidden taste.
+
+    Each sees the best of 10 random items, as ranked by the weights they were given, and votes up
+    with probability sigmoid(2 utility), where utility is the item's product with the taste.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._chance = np.random.default_rng(seed)
+        taste = self._chance.normal(size=WEIGHTS)
+        self.taste = taste / np.linalg.norm(taste)
+
+    def votes_down(
+        self, weights: Float[np.ndarray, "n dim"], users: Int[np.ndarray, " n"]
+    ) -> Float[np.ndarray, " n"]:
+        """What is minimised: 1 for a vote down, 0 for a vote up, by these users on these weights."""
+        assert len(users) == len(weights)
+        approval = self._approval(weights, self._chance)
+        return (self._chance.random(len(weights)) > approval).astype(float)
+
+    def satisfaction(self, weights: Float[np.ndarray, " dim"], people: int = 50_000) -> float:
+        """Mean approval among other simulated people, the same ones each time: it costs nothing."""
+        others = np.random.default_rng([self._seed, people])
+        return float(np.mean(self._approval(np.tile(weights, (people, 1)), others)))
+
+    def _approval(
+        self, weights: Float[np.ndarray, "n dim"], chance: np.random.Generator
+    ) -> Float[np.ndarray, " n"]:
+        """The probability of a vote up, for one user at each row of weights, on fresh items."""
+        items = chance.normal(size=(len(weights), ITEMS, WEIGHTS))
+        shown = np.argmax(np.einsum("nkd,nd->nk", items, weights), axis=1)
+        utility = items[np.arange(len(weights)), shown] @ self.taste
+        return 1.0 / (1.0 + np.exp(-2.0 * utility))
+
+
+def start() -> Float[np.ndarray, " dim"]:
+    """Weights that know nothing of the taste."""
+    return 0.5 * np.random.default_rng(1).normal(size=WEIGHTS)
+
+
+def plan_votes(users: int, privacy: Privacy) -> Plan:
+    """One direction for each user, so two votes; 2,000 users in each step."""
+    made = plan(
+        records=users,
+        dim=WEIGHTS,
+        privacy=privacy,
+        radius=3.0,  # smoothing + reach x horizon
+        oracle="naive",
+        bounds=Range(0, 1),  # a vote is 0 or 1: that is all that is assumed of a user
+        directions=1,
+        sharing="record",  # each user is asked along a direction of their own
+        horizon=10,
+        first_batch=min(2_000, users // 100),
+        smoothing=1.0,
+        reach=0.2,
+    )
+    return replace(made, step=_STEP)  # post-processing: any step size costs the same privacy
+
+
+def ask_everybody(plan: Plan, crowd: Crowd, progress: bool) -> Result:
+    """The whole run through ask and tell: weights go out, votes come back."""
+    opt = Optimizer(plan, start())
+    with RunProgress(plan.build().oracle, plan.epochs, plan.delta, show=progress) as bar:
+        for epoch in range(plan.epochs):
+            for _ in range(plan.horizon):
+                query = opt.ask()
+                opt.tell(query, crowd.votes_down(query.points, query.record))
+            bar.advance(epoch + 1)
+    return opt.result()
+
+
+def tell(say: Say | None = None, users: int | None = None) -> Story:
+    """Run the story: before, each epsilon, without privacy, and the best there is."""
+    users = USERS if users is None else users
+    crowd = Crowd(seed=0)
+
+    def tuned(label: str, privacy: Privacy) -> tuple[float, Result]:
+        if say is not None:
+            say(f"Votes, {label}:")
+        result = ask_everybody(plan_votes(users, privacy), crowd, progress=say is not None)
+        return crowd.satisfaction(result.last), result
+
+    rows = [Row("before", crowd.satisfaction(start()))]
+    for epsilon in EPSILONS:
+        label = f"epsilon {epsilon:g}"
+        rows.append(Row(label, *tuned(label, Privacy(epsilon=epsilon, delta=_DELTA))))
+    score, _ = tuned("no privacy", Privacy(rho=NEGLIGIBLE_NOISE_RHO, delta=_DELTA))
+    rows.append(Row("no privacy", score))
+    rows.append(Row("best possible", crowd.satisfaction(crowd.taste)))
+    return Story(
+        f"Votes: {WEIGHTS} weights of a recommender, from two votes of each of {users:,} users",
+        "satisfaction",
+        "Satisfaction: share of votes up among 50,000 other simulated people. No privacy: the same "
+        "run with next to no noise. Best possible: the hidden taste itself.",
+        tuple(rows),
+    )

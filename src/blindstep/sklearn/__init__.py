@@ -1,0 +1,21 @@
+"""Private models in scikit-learn's habit: `fit`, `predict`, pipelines and all.
+
+    from blindstep.sklearn import PrivateClassifier
+
+    model = PrivateClassifier(epsilon=2, delta=1e-5, classes=[0, 1]).fit(X, y)
+    print(model.privacy_)
+
+Needs scikit-learn: `pip install 'blindstep[sklearn]'`.
+"""
+
+try:
+    import sklearn as _installed  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "blindstep.sklearn needs scikit-learn, which is not installed: "
+        "pip install 'blindstep[sklearn]', or use blindstep.minimize, which does not."
+    ) from error
+
+from blindstep.sklearn.estimators import PrivateClassifier, PrivateRegressor
+
+__all__ = ["PrivateClassifier", "PrivateRegressor"]

@@ -1,0 +1,307 @@
+"""The estimators: scikit-learn's interface around one private run.
+
+What is private, and what is not. The weights are computed by `blindstep.minimize`: replacing one row
+of (X, y) changes their distribution by no more than `privacy_` says. Besides the weights, these are
+taken from the data and count as *public*: the number of rows, the number and names of columns, and,
+unless `classes` is given, the set of labels that occur. Errors about the input (a missing value, a
+label that is not in `classes`) are for the data holder's eyes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, no_type_check
+
+import numpy as np
+from jaxtyping import Float, Shaped
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from blindstep.drivers.compiled import minimize
+from blindstep.errors import InvalidArgument, count, positive
+from blindstep.optimize.planner import plan
+from blindstep.sklearn import models
+from blindstep.trusted.bounds import Clip, Range
+from blindstep.trusted.privacy import Privacy
+
+_HORIZON = 10
+# Longest steps that worked on a9a (linear) and on the digits (network): benchmarks/grids.py.
+_REACH_LINEAR, _REACH_NETWORK = 0.1, 0.3
+# The 0/1 loss is flat nearly everywhere: it shows its slope only from afar.
+_SMOOTHING, _SMOOTHING_ZERO_ONE = 0.01, 0.3
+
+
+class _PrivateModel(BaseEstimator):
+    """What both estimators share: parameters, the plan and the run."""
+
+    @no_type_check  # scikit-learn's rule: a constructor takes anything, `fit` checks it
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        loss: Any = None,
+        hidden: tuple[int, ...] = (),
+        clip: float = 1.0,
+        passes: int = 160,
+        directions: int = 64,
+        reach: float | None = None,
+        smoothing: float | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.loss = loss
+        self.hidden = hidden
+        self.clip = clip
+        self.passes = passes
+        self.directions = directions
+        self.reach = reach
+        self.smoothing = smoothing
+        self.random_state = random_state
+
+    def _train(
+        self,
+        features: Float[np.ndarray, "rows columns"],
+        target: Shaped[np.ndarray, " rows"],
+        judge: Callable[..., Any],
+        out: int,
+    ) -> None:
+        """One private run; sets the fitted attributes."""
+        seed, chance = None, np.random.default_rng()
+        if self.random_state is not None:
+            # None stands for entropy of the operating system, not for NumPy's global generator.
+            seed = int(check_random_state(self.random_state).randint(2**31))
+            chance = np.random.default_rng(seed)
+        sizes = models.layer_sizes(features.shape[1], self.hidden, out)
+        initial = models.start(sizes, chance)
+        zero_one = judge is models.zero_one
+        smoothing, reach = self.smoothing, self.reach
+        if smoothing is None:
+            smoothing = _SMOOTHING_ZERO_ONE if zero_one else _SMOOTHING
+        if reach is None:
+            reach = _REACH_LINEAR if len(sizes) == 2 else _REACH_NETWORK
+        bounds = Clip(self.clip) & Range(0, 1) if zero_one else Clip(self.clip)
+        horizon = min(_HORIZON, count("passes", self.passes))
+        made = plan(
+            records=len(features),
+            dim=sum(weights.size + bias.size for weights, bias in initial),
+            privacy=Privacy(epsilon=self.epsilon, delta=self.delta),
+            radius=positive("smoothing", smoothing) + horizon * positive("reach", reach),
+            bounds=bounds,
+            oracle="naive",
+            horizon=horizon,
+            passes=self.passes,
+            first_batch=len(features),
+            directions=self.directions,
+            smoothing=smoothing,
+            reach=reach,
+        )
+        records = {"features": np.asarray(features, np.float32), "target": target}
+        loss = models.record_loss(judge, classifies=isinstance(self, ClassifierMixin))
+        self.result_ = minimize(loss, initial, records, plan=made, seed=seed)
+        self.privacy_ = self.result_.privacy
+        layers = [[np.asarray(part, np.float64) for part in pair] for pair in self.result_.last]
+        self.coefs_ = [weights for weights, _ in layers]
+        self.intercepts_ = [bias for _, bias in layers]
+        self.n_iter_ = made.epochs * made.horizon
+
+    def _outputs(self, X: Any) -> Float[np.ndarray, "rows outputs"]:
+        check_is_fitted(self)
+        features = validate_data(self, X, reset=False, dtype=np.float64)
+        layers = list(zip(self.coefs_, self.intercepts_, strict=True))
+        return models.outputs(layers, features, np.maximum)
+
+
+def _has_probabilities(model: Any) -> bool:
+    """Only the logistic loss makes probabilities of scores."""
+    return model.loss == "logistic"
+
+
+class PrivateClassifier(ClassifierMixin, _PrivateModel):
+    """A private linear or small ReLU classifier, trained from values of any per-record loss.
+
+    Scale features with *public* constants, to about unit size: a scaler fitted on the private rows
+    releases their mean and spread without noise. The same holds for any other step of a pipeline, and
+    for a search over hyper-parameters: each fit spends its own budget.
+
+    Args:
+        epsilon: privacy of one fit, for replacing one row.
+        delta: of (epsilon, delta)-DP; choose it well below 1 / rows.
+        loss: "logistic", "hinge", "zero-one" (the share of errors itself), or a JAX function of the
+            scores of all classes and the index of the right one. Of two classes, the first has
+            score 0.
+        hidden: sizes of hidden layers; () is a linear model.
+        classes: all labels there may be. Left out, they are those that occur in `y`: then a class
+            with a single row gives that row away.
+        clip: norm to which one row's gradient estimate is clipped.
+        passes: gradient steps; each goes over all rows.
+        directions: directions along which each step looks; at most the number of weights is used.
+        reach: longest step; default 0.1 for a linear model, 0.3 for a network.
+        smoothing: how far apart the loss is evaluated; default 0.01, for the 0/1 loss 0.3.
+        random_state: leave it out: the noise is from the operating system. A number makes a fit
+            reproducible and *not private against who knows it*; `privacy_` says so.
+
+    Attributes:
+        classes_: the labels, in order.
+        privacy_: the privacy statement of the fit.
+        result_: the run itself (plan, history, all epoch means).
+        coefs_: weights of each layer, inputs x outputs; two classes have one output.
+        intercepts_: biases of each layer.
+        n_iter_: steps taken.
+        n_features_in_: columns of X.
+    """
+
+    @no_type_check  # scikit-learn's rule: a constructor takes anything, `fit` checks it
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        loss: str | Callable[..., Any] = "logistic",
+        hidden: tuple[int, ...] = (),
+        classes: Sequence[Any] | None = None,
+        clip: float = 1.0,
+        passes: int = 160,
+        directions: int = 64,
+        reach: float | None = None,
+        smoothing: float | None = None,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            epsilon,
+            delta,
+            loss=loss,
+            hidden=hidden,
+            clip=clip,
+            passes=passes,
+            directions=directions,
+            reach=reach,
+            smoothing=smoothing,
+            random_state=random_state,
+        )
+        self.classes = classes
+
+    def fit(self, X: Any, y: Any) -> PrivateClassifier:
+        """Train privately on rows X with labels y. One row of (X, y) is one person."""
+        judge = models.chosen_loss(self.loss, models.CLASSIFICATION)
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        known = np.unique(y) if self.classes is None else np.unique(np.asarray(self.classes))
+        if len(known) < 2:
+            where = "y" if self.classes is None else "classes"
+            raise InvalidArgument(
+                f"{where} has one class, and a classifier needs two: give all labels that there may "
+                "be as classes=[...]."
+            )
+        if self.classes is not None and not np.all(np.isin(y, known)):
+            raise InvalidArgument(
+                "y has a label that is not in classes: give all labels that there may be, of the "
+                f"type that y has ({np.asarray(y).dtype})."
+            )
+        self.classes_ = known
+        index = np.searchsorted(known, y).astype(np.int32)
+        self._train(X, index, judge, 1 if len(known) == 2 else len(known))
+        return self
+
+    def decision_function(self, X: Any) -> Float[np.ndarray, "rows ..."]:
+        """The score of each class; of two classes, that of the second alone."""
+        given = self._outputs(X)
+        return given[:, 0] if given.shape[1] == 1 else given
+
+    def predict(self, X: Any) -> Shaped[np.ndarray, " rows"]:
+        """The label of the highest score."""
+        given = self._outputs(X)
+        best = given[:, 0] > 0 if given.shape[1] == 1 else np.argmax(given, axis=1)
+        return self.classes_[np.asarray(best, int)]
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "rows classes"]:
+        """The probability of each class: softmax of the scores. For loss="logistic" only."""
+        given = self._outputs(X)
+        scores = np.hstack([np.zeros_like(given), given]) if given.shape[1] == 1 else given
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        # With a hundred rows no private model is good; the checks' thresholds assume one that is.
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+class PrivateRegressor(RegressorMixin, _PrivateModel):
+    """A private linear or small ReLU regression, trained from values of any per-record loss.
+
+    Scale features *and target* with public constants, to about unit size; see `PrivateClassifier`
+    for what that means in a pipeline.
+
+    Args:
+        epsilon: privacy of one fit, for replacing one row.
+        delta: of (epsilon, delta)-DP; choose it well below 1 / rows.
+        loss: "absolute" (the median), "squared" (the mean), or a JAX function of prediction and target.
+        hidden: sizes of hidden layers; () is a linear model.
+        clip: norm to which one row's gradient estimate is clipped.
+        passes: gradient steps; each goes over all rows.
+        directions: directions along which each step looks; at most the number of weights is used.
+        reach: longest step; default 0.1 for a linear model, 0.3 for a network.
+        smoothing: how far apart the loss is evaluated; default 0.01.
+        random_state: leave it out: the noise is from the operating system. A number makes a fit
+            reproducible and *not private against who knows it*; `privacy_` says so.
+
+    Attributes:
+        privacy_: the privacy statement of the fit.
+        result_: the run itself (plan, history, all epoch means).
+        coefs_: weights of each layer, inputs x outputs.
+        intercepts_: biases of each layer.
+        n_iter_: steps taken.
+        n_features_in_: columns of X.
+    """
+
+    @no_type_check  # scikit-learn's rule: a constructor takes anything, `fit` checks it
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        loss: str | Callable[..., Any] = "absolute",
+        hidden: tuple[int, ...] = (),
+        clip: float = 1.0,
+        passes: int = 160,
+        directions: int = 64,
+        reach: float | None = None,
+        smoothing: float | None = None,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            epsilon,
+            delta,
+            loss=loss,
+            hidden=hidden,
+            clip=clip,
+            passes=passes,
+            directions=directions,
+            reach=reach,
+            smoothing=smoothing,
+            random_state=random_state,
+        )
+
+    def fit(self, X: Any, y: Any) -> PrivateRegressor:
+        """Train privately on rows X with targets y. One row of (X, y) is one person."""
+        judge = models.chosen_loss(self.loss, models.REGRESSION)
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        self._train(X, np.asarray(y, np.float32), judge, 1)
+        return self
+
+    def predict(self, X: Any) -> Float[np.ndarray, " rows"]:
+        """The prediction for each row."""
+        return self._outputs(X)[:, 0]
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        # With a hundred rows no private model is good; the checks' thresholds assume one that is.
+        tags.regressor_tags.poor_score = True
+        return tags
