@@ -18,6 +18,7 @@ from blindstep.errors import (
     NoEntropy,
     VacuousPlan,
 )
+from blindstep.insight.certificate import Certificate, certificate
 from blindstep.insight.clipping import fraction_clipped
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan
@@ -31,6 +32,7 @@ __all__ = [
     "BlindstepError",
     "Bounds",
     "BudgetExceeded",
+    "Certificate",
     "Clip",
     "History",
     "HorizonExceeded",
@@ -45,6 +47,7 @@ __all__ = [
     "Statement",
     "StorageError",
     "VacuousPlan",
+    "certificate",
     "fraction_clipped",
     "host",
     "minimize",

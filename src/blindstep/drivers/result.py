@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, PyTree
@@ -10,6 +14,14 @@ from jaxtyping import Float, PyTree
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.optimize.plan import Plan
 from blindstep.trusted.privacy import Statement
+
+# Imports point downwards, so what looks at results (package insight) makes itself known here.
+_INSIGHT: dict[str, Callable[..., Any]] = {}
+
+
+def register(name: str, function: Callable[..., Any]) -> None:
+    """Make `function` what the method `name` of every `Result` calls."""
+    _INSIGHT[name] = function
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,7 @@ class Result:
         plan: the plan that was run.
         history: public quantities over the run.
         space: how flat vectors map to parameters.
+        certificate: what `certify` measured; None before.
     """
 
     params: PyTree
@@ -52,11 +65,48 @@ class Result:
     plan: Plan
     history: History
     space: ParameterSpace
+    certificate: Any = None
 
     @property
     def epoch_means(self) -> list[PyTree]:
         """The mean of every epoch, as parameters."""
         return [self.space.unflatten(mean) for mean in self.means]
+
+    def certify(
+        self, loss: Callable[..., Any], data: PyTree, *, radius: float | None = None, **options: Any
+    ) -> Result:
+        """This result with a `certificate`: how stationary `params` is, measured on these records.
+
+        Takes what `blindstep.certificate` takes: `public=True`, or `privacy` and `ledger`. `radius`
+        is the plan's, unless given. The report shows it beside what the theorem promises.
+        """
+        radius = self.plan.radius if radius is None else radius
+        found = _INSIGHT["certificate"](loss, self.params, data, radius, **options)
+        return replace(self, certificate=found)
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str = "A private run",
+        public_utility: Mapping[str, float | str] | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+    ) -> Path:
+        """Write a report for people: one HTML file that needs nothing else.
+
+        It holds public quantities only: the privacy statement, noise against signal, the plan, the
+        certificate if there is one. It never evaluates the loss.
+
+        Args:
+            path: the file to write.
+            title: its heading.
+            public_utility: names and values that you computed on *data that are public*, such as
+                {"accuracy on the published test set": 0.87}. They are shown as they are.
+            ledger: a ledger, or a run directory, whose spending is shown too.
+        """
+        return _INSIGHT["report"](
+            self, path, title=title, public_utility=public_utility, ledger=ledger
+        )
 
     def __str__(self) -> str:
         return (

@@ -1,0 +1,306 @@
+"""`blindstep.certificate`: how stationary a point is, measured."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from blindstep.drivers.pytrees import ParameterSpace
+from blindstep.errors import InvalidArgument, count, positive, probability
+from blindstep.insight.certificate import private
+from blindstep.insight.certificate.concentration import stratified_error
+from blindstep.insight.certificate.estimates import Source, derivative_is_true, rows_to_explore
+from blindstep.insight.certificate.evaluate import Evaluator, Loss, evaluator, float64
+from blindstep.insight.certificate.hull import shortest_in_hull
+from blindstep.insight.certificate.search import Bundle, search
+from blindstep.trusted.bounds import Bounds
+from blindstep.trusted.privacy import Privacy, Statement
+
+METHODS = ("auto", "autodiff", "values")
+# Of exact arithmetic on the gradients: their own rounding, relative to the longest.
+_ROUNDING = 1e-9
+# Estimates of each gradient before the last combination.
+_REFINEMENTS = 16
+# Smoothing as a share of the radius: a promised slope bears a small one, a promised range does not.
+_FINE, _COARSE, _PRIVATE = 0.02, 0.5, 0.25
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """An upper bound on the Goldstein norm of the mean loss at a point.
+
+    The Goldstein norm is min |g| over the convex hull of the gradients of the mean loss within
+    `radius`: what the theorems bound, and 0 at a minimum, smooth or not.
+
+    Attributes:
+        norm_bound: the upper bound: `measured` + `error`, or the promised slope if that is less.
+        confidence: probability that it holds; 1 where nothing was estimated.
+        radius: how far from the point gradients were taken.
+        measured: norm of the shortest combination found.
+        error: what is added for estimation and noise, so that the bound holds.
+        points: how many gradients are combined.
+        method: "autodiff" or "values".
+        records: how many records the mean is over.
+        privacy: what it cost; None for data declared public.
+        assumes: what it takes on the user's word, one sentence each.
+    """
+
+    norm_bound: float
+    confidence: float
+    radius: float
+    measured: float
+    error: float
+    points: int
+    method: str
+    records: int
+    privacy: Statement | None
+    assumes: tuple[str, ...]
+
+    @property
+    def public(self) -> bool:
+        """Whether it was made of data declared public, so that it cost nothing."""
+        return self.privacy is None
+
+    def __str__(self) -> str:
+        sure = (
+            "certain up to rounding" if self.confidence == 1 else f"confidence {self.confidence:g}"
+        )
+        lines = [
+            f"Goldstein norm at radius {self.radius:g}: at most {self.norm_bound:.4g} ({sure}).",
+            f"Measured: {gradients} within the radius combine to norm "
+            f"{self.measured:.4g}; {self.error:.2g} is added for estimation"
+            + (" and noise." if self.privacy else "."),
+            f"Made by {self.method} from {self.records:,} records, "
+            + (
+                "declared public: it cost no privacy."
+                if self.privacy is None
+                else f"private: it cost ({self.privacy.epsilon:.6g}, {self.privacy.delta:g})-DP "
+                f"(mu = {self.privacy.mu:.6g}), charged to the ledger."
+            ),
+            *(f"Assumes that {each}." for each in self.assumes),
+        ]
+        if self.privacy is not None and self.privacy.seeded:
+            lines.append("WARNING: seeded. NOT private against anyone who knows the seed.")
+        return "\n".join(lines)
+
+
+def certificate(
+    loss: Loss,
+    point: PyTree,
+    data: PyTree,
+    radius: float,
+    *,
+    public: bool = False,
+    privacy: Privacy | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    budget: Privacy | None = None,
+    bounds: Bounds | None = None,
+    method: str = "auto",
+    smoothing: float | None = None,
+    batch: int | None = None,
+    samples: int | None = None,
+    confidence: float = 0.999,
+    seed: int | None = None,
+) -> Certificate:
+    """An upper bound on the Goldstein norm of the mean loss at a point, with its confidence.
+
+    It reads records, so say whose: `public=True` for records that are no secret (simulated, or
+    published), or `privacy` and `ledger` for private ones, which are then charged.
+
+    Args:
+        loss: a function of parameters and one record, as for `minimize` or `host.minimize`.
+        point: parameters, such as `result.params`.
+        data: records, as for `minimize`.
+        radius: the Goldstein radius, such as `result.plan.radius`.
+        public: declares that these records are public. Nothing is charged then.
+        privacy: what the certificate may spend on private records instead.
+        ledger: where that is written before anything is released: a ledger, or a run directory.
+        budget: what all runs in the ledger together may spend.
+        bounds: what is promised about the loss: Lipschitz(L), or Range(low, high). Needed wherever
+            gradients are estimated: from values, from a batch, or privately (there it is enforced).
+        method: "autodiff" (exact; the loss must be differentiable almost everywhere, as Lipschitz
+            functions are), "values" (function values only), or "auto": the first where it serves.
+        smoothing: h of estimates from values; within the radius.
+        batch: records of one estimate; left out, all of them if that takes no more than about 1e8
+            evaluations in all (2e5 for a loss that JAX cannot trace).
+        samples: independent estimates that the final bound is made of; left out, as many as bring
+            the error from values below 3% of the slope if the loss is mostly smooth.
+        confidence: probability that the bound holds, where something is estimated.
+        seed: for reproduction; a private certificate is then not private against who knows it.
+
+    Returns:
+        The certificate. On private records everything in it is covered by its privacy statement.
+    """
+    radius, failure = positive("radius", radius), 1.0 - probability("confidence", confidence)
+    if public == (privacy is not None) or not isinstance(public, bool):
+        raise InvalidArgument(
+            "say whose records these are: public=True declares them public; for private ones give "
+            "privacy=Privacy(...) and ledger=..., and they are charged."
+        )
+    if method not in METHODS:
+        raise InvalidArgument(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+    space = float64(ParameterSpace.of(point))
+    with jax.enable_x64(True):
+        centre = np.asarray(space.flatten(point))
+        data = jax.tree.map(np.asarray, data)
+        evaluates = evaluator(loss, space, space.unflatten(centre), data)
+        bounds = bounds or Bounds()
+        if privacy is None:
+            if ledger is not None or budget is not None:
+                raise InvalidArgument(
+                    "public records are not charged: leave out ledger and budget."
+                )
+            if samples is None:
+                samples = math.ceil(1500 * math.sqrt(centre.size))
+            samples = count("samples", samples, 2)
+            made = _Public(evaluates, centre, radius, bounds, samples, failure, seed)
+            return made.certificate(method, smoothing, batch)
+        if ledger is None or method == "autodiff" or batch is not None:
+            raise InvalidArgument(
+                "a private certificate is made from values of all records and charged before it is "
+                "released: give ledger=..., and leave out batch and method='autodiff'."
+            )
+        bounds.require_finite(needs_diff=False)
+        h = _smoothing(smoothing, radius, _PRIVATE)
+        account = private.Account(privacy, ledger, budget)
+        found = private.measure(
+            evaluates, space, centre, data, radius, h, bounds, account, failure, seed
+        )
+    return Certificate(
+        norm_bound=min(found.norm + found.error, bounds.lipschitz),
+        confidence=confidence,
+        radius=radius,
+        measured=found.norm,
+        error=found.error,
+        points=found.points,
+        method="values",
+        records=evaluates.records,
+        privacy=found.statement,
+        assumes=_promises(bounds),
+    )
+
+
+@dataclass(frozen=True)
+class _Public:
+    """A certificate of public records."""
+
+    evaluates: Evaluator
+    centre: Float[np.ndarray, " dim"]
+    radius: float
+    bounds: Bounds
+    samples: int
+    failure: float
+    seed: int | None
+
+    def certificate(self, method: str, smoothing: float | None, batch: int | None) -> Certificate:
+        random = np.random.default_rng(self.seed)
+        source = self._source(method, smoothing, batch, random)
+        bundle = search(source.explore, self.centre, self.radius - source.smoothing, random)
+        if not source.exact:
+            bundle = _refined(bundle, source, random)
+        bundle = bundle.used()
+        if source.exact:
+            measured = float(np.linalg.norm(bundle.hull.weights @ bundle.gradients))
+            error = _ROUNDING * float(np.linalg.norm(bundle.gradients, axis=1).max())
+        else:
+            measured, error = self._estimated(source, bundle, random)
+        return Certificate(
+            norm_bound=min(measured + error, self.bounds.lipschitz),
+            confidence=1.0 if source.exact else 1.0 - self.failure,
+            radius=self.radius,
+            measured=measured,
+            error=error,
+            points=len(bundle.points),
+            method="values" if source.smoothing else "autodiff",
+            records=self.evaluates.records,
+            privacy=None,
+            assumes=() if source.exact else _promises(self.bounds),
+        )
+
+    def _source(
+        self, method: str, smoothing: float | None, batch: int | None, random: np.random.Generator
+    ) -> Source:
+        dim, records = self.centre.size, self.evaluates.records
+        if batch is not None:
+            batch = min(records, count("batch", batch))
+        if method != "values" and self.evaluates.differentiable:
+            rows = rows_to_explore(self.evaluates, batch or 1, dim, False, random)
+            if derivative_is_true(self.evaluates, self.centre, self.radius, rows, random):
+                batch = batch or records
+                if batch == records:  # the search then sees every record: nothing is estimated
+                    return Source(self.evaluates, np.arange(records), records, math.inf, 0.0)
+                self._require_lipschitz()
+                return Source(self.evaluates, rows, batch, self.bounds.lipschitz, 0.0)
+            if method == "autodiff" or self.bounds == Bounds():
+                raise InvalidArgument(
+                    "the automatic derivative of this loss does not add up to its differences (a "
+                    "step, a rounding or a stopped gradient?), so it certifies nothing: use "
+                    "method='values' with bounds=Range(low, high) or Lipschitz(L)."
+                )
+        if method == "autodiff":
+            self.evaluates.gradients(self.centre[None, None], np.zeros((1, 1), np.int64))
+        if min(self.bounds.lipschitz, self.bounds.width) == math.inf:
+            self._require_lipschitz()
+        share = _FINE if self.bounds.lipschitz < math.inf else _COARSE
+        h = _smoothing(smoothing, self.radius, share)
+        if batch is None:
+            bearable = self.evaluates.evaluations // (2 * dim * self.samples)
+            batch = min(records, max(1, bearable))
+        rows = rows_to_explore(self.evaluates, batch, dim, True, random)
+        slope = min(self.bounds.lipschitz, self.bounds.width / (2 * h))
+        return Source(self.evaluates, rows, batch, slope, h)
+
+    def _require_lipschitz(self) -> None:
+        if self.bounds.lipschitz == math.inf:
+            raise InvalidArgument(
+                "gradients are estimated here, and how far an estimate can be off depends on how "
+                "steep the loss can be: give bounds=Lipschitz(L); with method='values', "
+                "Range(low, high) will do too."
+            )
+
+    def _estimated(
+        self, source: Source, bundle: Bundle, random: np.random.Generator
+    ) -> tuple[float, float]:
+        """The combination that the search chose, estimated anew: what chose it cannot bias this."""
+        weights = bundle.hull.weights
+        counts = 2 * np.ceil(weights * self.samples / 2).astype(np.int64)
+        stratum = np.repeat(np.arange(len(weights)), counts)
+        estimates = source.draw(bundle.points[stratum], random)
+        combined = (weights / counts)[stratum] @ estimates
+        bound = source.estimate_bound(self.centre.size)
+        error = stratified_error(estimates, stratum, weights, bound, self.failure)
+        return float(np.linalg.norm(combined)), error
+
+
+def _refined(bundle: Bundle, source: Source, random: np.random.Generator) -> Bundle:
+    """The bundle with each gradient estimated several times over, and combined anew.
+
+    The search saw one estimate of each, and a combination of those that erred in its favour.
+    """
+    repeated = np.repeat(bundle.points, _REFINEMENTS, axis=0)
+    estimates = source.draw(repeated, random)
+    means = estimates.reshape(len(bundle.points), _REFINEMENTS, -1).mean(axis=1)
+    return Bundle(bundle.points, means, shortest_in_hull(means))
+
+
+def _smoothing(given: float | None, radius: float, share: float) -> float:
+    h = share * radius if given is None else positive("smoothing", given)
+    if h >= radius:
+        raise InvalidArgument(
+            f"smoothing {h:g} is not below the radius {radius:g}: estimates would look outside it."
+        )
+    return h
+
+
+def _promises(bounds: Bounds) -> tuple[str, ...]:
+    said = []
+    if bounds.lipschitz < math.inf:
+        said.append(f"every record's loss has slope at most {bounds.lipschitz:g} within the radius")
+    if bounds.width < math.inf:
+        said.append(f"every record's loss varies by at most {bounds.width:g}")
+    return tuple(said)

@@ -1,0 +1,143 @@
+"""Which points to take gradients at: the ones that shorten the shortest combination most.
+
+p = argmin |g| over the hull of the gradients so far is optimal for the whole ball when
+<grad F(y), p> >= |p|^2 for every y in it. So each round looks for a y that breaks this:
+
+- along -p, at several distances: where F stops falling along -p, its gradient has turned (the step
+  of Goldstein 1977, and of Mahdavi-Amiri and Yousefpour 2012);
+- along the signs of -p in its largest coordinates, for losses whose kinks follow coordinates;
+- across kinks that were crossed before: the gradient's change on the way from the centre to another
+  point of the bundle is a direction across all kinks in between; bent towards -p and at random;
+- anywhere in the ball (gradient sampling: Burke, Lewis and Overton 2005).
+
+The most violating ones join, and the shortest combination is solved for again: a fully corrective
+conditional-gradient method. It decides how tight the certificate is, never whether it is true.
+
+Every point gets a random shift, so that with probability 1 the loss is differentiable there
+(Rademacher): at a kink itself, automatic differentiation may return what is no subgradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from blindstep.insight.certificate.hull import Hull, shortest_in_hull
+
+CANDIDATES = 32
+_KEPT = 4
+# Relative sizes: of the random shift; of a norm that counts as 0; of a violation worth a point.
+_SHIFT, _ZERO, _WORTH = 1e-4, 1e-3, 1e-3
+_PATIENCE = 20
+
+Gradients = Callable[[Float[np.ndarray, "some dim"]], Float[np.ndarray, "some dim"]]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Points within the radius, their gradients as they were found, and their best combination."""
+
+    points: Float[np.ndarray, "some dim"]
+    gradients: Float[np.ndarray, "some dim"]
+    hull: Hull
+
+    def used(self) -> Bundle:
+        """The points with a weight alone."""
+        kept = self.hull.weights > 0
+        hull = self.hull._replace(weights=self.hull.weights[kept])
+        return Bundle(self.points[kept], self.gradients[kept], hull)
+
+
+def rounds_for(dim: int) -> int:
+    """Most rounds: the shortest combination can need dim + 1 points."""
+    return 30 + 4 * dim
+
+
+def search(
+    gradients: Gradients,
+    centre: Float[np.ndarray, " dim"],
+    radius: float,
+    random: np.random.Generator,
+) -> Bundle:
+    """A bundle of points within `radius` of the centre whose gradients have a short combination."""
+    dim = centre.size
+    steps = np.vstack([np.zeros((1, dim)), _anywhere(random, CANDIDATES - 1, dim)])
+    points = _place(centre, radius, steps, random)
+    found = gradients(points)
+    idle, best = 0, np.inf
+    for _ in range(rounds_for(dim)):
+        hull = shortest_in_hull(found)
+        length = float(np.linalg.norm(hull.shortest))
+        scale = float(np.linalg.norm(found, axis=1).max(initial=0.0))
+        idle = 0 if length < best * (1 - _WORTH) else idle + 1
+        best = min(best, length)
+        if length <= _ZERO * scale or idle > _PATIENCE:
+            break
+        if len(points) > 4 * (dim + 2) + 2 * CANDIDATES:
+            used = hull.weights > 0
+            used[0] = True  # the centre's own: the changes of the others are measured from it
+            points, found = points[used], found[used]
+        steps = _candidates(hull.shortest, found, random)
+        fresh = _place(centre, radius, steps, random)
+        at_fresh = gradients(fresh)
+        gain = length**2 - at_fresh @ hull.shortest
+        chosen = np.argsort(-gain)[:_KEPT]
+        chosen = chosen[gain[chosen] > _WORTH * length**2]
+        points = np.concatenate([points, fresh[chosen]])
+        found = np.concatenate([found, at_fresh[chosen]])
+    return Bundle(points, found, shortest_in_hull(found))
+
+
+def _candidates(
+    shortest: Float[np.ndarray, " dim"],
+    found: Float[np.ndarray, "some dim"],
+    random: np.random.Generator,
+) -> Float[np.ndarray, "candidates dim"]:
+    """Steps of norm at most 1 from the centre, a quarter of each kind."""
+    each, dim = CANDIDATES // 4, shortest.size
+    down = -_unit(shortest[None])
+    along = down * np.linspace(1.0 / each, 1.0, each)[:, None]
+    change = found[random.integers(len(found), size=each)] - found[:1]
+    across = _unit(change)
+    # As many coordinates as changed on the way to that point, or a few more; or any number.
+    sizes = np.count_nonzero(np.abs(change) > 1e-3 * np.abs(change).max(initial=0.0), axis=1)
+    sizes = sizes + random.integers(3, size=each)
+    sizes[::3] = np.exp(np.log(dim) * random.uniform(size=len(sizes[::3]))).round()
+    largest = np.argsort(-np.abs(shortest) * random.uniform(0.7, 1.0, dim))
+    cut = np.zeros((each, dim))
+    for row, size in zip(cut, sizes, strict=True):
+        row[largest[: max(1, size)]] = -np.sign(shortest[largest[: max(1, size)]])
+    tilt = _unit(random.standard_normal((each, dim)))
+    bent = across + random.uniform(0, 1, (each, 1)) * down + random.uniform(0, 1, (each, 1)) * tilt
+    return np.vstack([along, _unit(cut), _unit(bent), _anywhere(random, each, dim)])
+
+
+def _anywhere(
+    random: np.random.Generator, number: int, dim: int
+) -> Float[np.ndarray, "number dim"]:
+    """Uniform on the unit ball for one half, on its sphere for the other."""
+    lengths = random.uniform(size=(number, 1)) ** (1.0 / dim)
+    lengths[number // 2 :] = 1.0
+    return lengths * _unit(random.standard_normal((number, dim)))
+
+
+def _place(
+    centre: Float[np.ndarray, " dim"],
+    radius: float,
+    steps: Float[np.ndarray, "some dim"],
+    random: np.random.Generator,
+) -> Float[np.ndarray, "some dim"]:
+    """centre + radius x step, each shifted at random and still within the radius after rounding."""
+    shift = random.uniform(size=(len(steps), 1)) * _unit(random.standard_normal(steps.shape))
+    steps = steps + _SHIFT * shift
+    lengths = np.linalg.norm(steps, axis=1, keepdims=True)
+    # A random factor, too, so that two points on the sphere are not at the same distance.
+    inside = 1.0 - 1e-9 - 1e-6 * random.uniform(size=lengths.shape)
+    return centre + radius * steps * np.minimum(1.0, inside / np.maximum(lengths, 1e-300))
+
+
+def _unit(vectors: Float[np.ndarray, "some dim"]) -> Float[np.ndarray, "some dim"]:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-300)
