@@ -1,4 +1,4 @@
-"""The command line: `blindstep privacy | plan | demo | ledger`, each with `--json` for machines."""
+"""The command line: `blindstep privacy | plan | demo | report | ledger`, with `--json` each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import typer
 from blindstep.cli.demo import demo
 from blindstep.cli.ledger import show
 from blindstep.cli.planning import plan, privacy
+from blindstep.cli.report import report
 
 app = typer.Typer(
     add_completion=False,
@@ -14,7 +15,7 @@ app = typer.Typer(
     help="Differentially private optimization from function values alone.",
     pretty_exceptions_enable=False,
 )
-for command in (privacy, plan, demo):
+for command in (privacy, plan, demo, report):
     app.command()(command)
 
 ledger_app = typer.Typer(no_args_is_help=True, help="What was spent, run by run.")

@@ -1,8 +1,5 @@
 """Goldstein certificates: the stationarity that the theorems promise, measured at a point."""
 
-from blindstep.drivers.result import register
 from blindstep.insight.certificate.certify import Certificate, certificate
 
 __all__ = ["Certificate", "certificate"]
-
-register("certificate", certificate)

@@ -67,6 +67,7 @@ class Certificate:
         return self.privacy is None
 
     def __str__(self) -> str:
+        gradients = "1 gradient" if self.points == 1 else f"{self.points} gradients"
         sure = (
             "certain up to rounding" if self.confidence == 1 else f"confidence {self.confidence:g}"
         )

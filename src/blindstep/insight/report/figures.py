@@ -1,0 +1,171 @@
+"""The report's pictures: SVG by matplotlib, in the colours of the page, light or dark.
+
+matplotlib is imported only when a picture is drawn. It draws in stand-in colours, which become CSS
+variables of the page; fonts are the page's; names that other parts of a page could share, addresses
+of name spaces and meta data are taken out, so that nothing in it refers to anything outside.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import norm
+
+from blindstep.trusted import accounting
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_INK, _FAINT, _ACCENT, _SECOND, _SURFACE = "#010101", "#020202", "#030303", "#040404", "#050505"
+_VARIABLES = {
+    _INK: "var(--ink-soft)",
+    _FAINT: "var(--rule)",
+    _ACCENT: "var(--accent)",
+    _SECOND: "var(--second)",
+    _SURFACE: "var(--surface)",
+}
+_MOST_POINTS = 160
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def epsilon_curve(mu: float, delta: float) -> str:
+    """Epsilon against delta, exactly, with the quoted point."""
+    logs = np.linspace(-12, -2, 60)
+    epsilons = [accounting.epsilon(mu, 10.0**log) for log in logs]
+    quoted = accounting.epsilon(mu, delta)
+    figure, axes = _blank("delta", "epsilon")
+    axes.plot(logs, epsilons, color=_ACCENT, linewidth=2)
+    axes.plot([math.log10(delta)], [quoted], "o", color=_ACCENT, markersize=6)
+    axes.annotate(
+        f"ε = {quoted:.3g} at δ = {delta:g}",
+        (math.log10(delta), quoted),
+        xytext=(8, 8),
+        textcoords="offset points",
+        color=_INK,
+    )
+    axes.set_xticks([-12, -10, -8, -6, -4, -2])
+    axes.set_xticklabels([_power(log) for log in (-12, -10, -8, -6, -4, -2)])
+    axes.set_ylim(0, 1.12 * max(epsilons))
+    return _svg(
+        figure, "epsilon-delta", f"Epsilon falls from {epsilons[0]:.3g} to {epsilons[-1]:.3g}"
+    )
+
+
+def attack_curve(mu: float) -> str:
+    """The best that anyone can do to tell a record's presence: hits against false alarms."""
+    alarms = np.linspace(0, 1, 101)
+    hits = norm.cdf(norm.ppf(alarms) + mu)
+    figure, axes = _blank("false alarms", "hits")
+    axes.plot([0, 1], [0, 1], color=_INK, linewidth=1, linestyle=(0, (2, 3)))
+    axes.fill_between(alarms, alarms, hits, color=_ACCENT, alpha=0.13, linewidth=0)
+    axes.plot(alarms, hits, color=_ACCENT, linewidth=2)
+    axes.text(0.97, 0.86, "the best attack there is", color=_INK, ha="right", va="top")
+    axes.text(0.60, 0.50, "guessing", color=_INK, ha="left", va="top")
+    for set_ticks, set_labels in (
+        (axes.set_xticks, axes.set_xticklabels),
+        (axes.set_yticks, axes.set_yticklabels),
+    ):
+        set_ticks([0, 0.5, 1])
+        set_labels(["0", "50%", "100%"])
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.01)
+    return _svg(
+        figure, "attack", "Hits against false alarms of the best attack, just above guessing"
+    )
+
+
+def noise_against_signal(
+    released: Float[np.ndarray, " steps"], noise: Float[np.ndarray, " steps"]
+) -> str:
+    """Norms of released gradients, and of the noise in them, over the steps (root mean squares)."""
+    steps, both = _binned(released, noise)
+    figure, axes = _blank("step", "norm", wide=True)
+    axes.plot(steps, both[1], color=_SECOND, linewidth=2, linestyle=(0, (5, 2)))
+    axes.plot(steps, both[0], color=_ACCENT, linewidth=1.6)
+    axes.set_ylim(0, 1.15 * float(both.max()))
+    axes.set_xlim(0, max(1.0, float(released.size)))
+    axes.locator_params(axis="x", nbins=6, integer=True)
+    axes.locator_params(axis="y", nbins=5)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+    return _svg(
+        figure, "noise", "Norm of released gradients and of the noise in them over the steps"
+    )
+
+
+def _binned(
+    released: Float[np.ndarray, " steps"], noise: Float[np.ndarray, " steps"]
+) -> tuple[Float[np.ndarray, " bins"], Float[np.ndarray, "2 bins"]]:
+    """Root mean squares over at most 160 stretches of steps, and the middle of each."""
+    edges = np.linspace(0, released.size, min(released.size, _MOST_POINTS) + 1).round().astype(int)
+    counts = np.diff(edges)
+    squares = np.add.reduceat(np.stack([released, noise]) ** 2, edges[:-1], axis=1)
+    return (edges[:-1] + edges[1:]) / 2.0, np.sqrt(squares / counts)
+
+
+def _blank(x: str, y: str, *, wide: bool = False) -> tuple[Figure, Axes]:
+    """Axes without a frame, with faint horizontal lines."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"font.size": 9}):
+        figure = Figure(figsize=(6.0, 2.7) if wide else (3.9, 2.7), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_xlabel(x, color=_INK)
+        axes.set_ylabel(y, color=_INK)
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", color=_FAINT, linewidth=0.8)
+    axes.tick_params(length=0, labelcolor=_INK)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name == "bottom")
+        spine.set_color(_FAINT)
+    return figure, axes
+
+
+def _power(exponent: int) -> str:
+    return "10" + str(exponent).translate(_SUPERSCRIPTS)
+
+
+def _svg(figure: Figure, name: str, description: str) -> str:
+    """The figure as an SVG element for an HTML page: nothing in it needs another file."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", transparent=True)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    view = re.search(r'viewBox="([^"]+)"', text)
+    assert view is not None
+    body = text[text.index(">") + 1 :]
+    removed: Sequence[tuple[str, str]] = (
+        (r"<metadata>.*?</metadata>", ""),
+        (r'<style type="text/css">.*?</style>', ""),
+        (r' clip-path="[^"]*"', ""),
+        (r"<clipPath.*?</clipPath>", ""),
+        (r"<defs>\s*</defs>", ""),
+        (r"font-family: [^;\"]*;?", ""),
+        (r"<!--.*?-->", ""),
+        (r'\bxlink:href="#', f'href="#{name}-'),
+        (r'\bid="', f'id="{name}-'),
+        (r"\s*\n\s*", " "),
+    )
+    for pattern, by in removed:
+        body = re.sub(pattern, by, body, flags=re.DOTALL)
+    for stand_in, variable in _VARIABLES.items():
+        body = body.replace(stand_in, variable)
+    label = _escape(description)
+    return f'<svg viewBox="{view[1]}" role="img" aria-label="{label}">{body}'
+
+
+def _escape(text: Any) -> str:
+    import html
+
+    return html.escape(str(text), quote=True)

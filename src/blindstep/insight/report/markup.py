@@ -1,0 +1,105 @@
+"""Small pieces of HTML. Whatever goes in as text comes out escaped; `Html` goes in as it is."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+
+def text(value: object) -> Html:
+    """Any value as HTML."""
+    return value if isinstance(value, Html) else Html(html.escape(str(value), quote=True))
+
+
+def tag(name: str, *inside: object, css: str | None = None) -> Html:
+    """An element around its parts."""
+    start = name if css is None else f'{name} class="{css}"'
+    return Html(f"<{start}>{''.join(map(text, inside))}</{name}>")
+
+
+def joined(*parts: object) -> Html:
+    """Parts one after the other."""
+    return Html("".join(map(text, parts)))
+
+
+def section(heading: str, *parts: object) -> Html:
+    """A section of the page."""
+    return tag("section", tag("h2", heading), *parts)
+
+
+def listed(items: Iterable[object]) -> Html:
+    """A bullet list."""
+    return tag("ul", *(tag("li", item) for item in items))
+
+
+def tiles(pairs: Iterable[tuple[str, str]]) -> Html:
+    """Large numbers with what they are."""
+    return tag(
+        "div",
+        *(tag("div", tag("b", big), tag("span", said), css="tile") for big, said in pairs),
+        css="tiles",
+    )
+
+
+def facts(rows: Iterable[Sequence[object]]) -> Html:
+    """A table of name, value and meaning; on a phone each row becomes a small block."""
+    body = [
+        tag(
+            "tr",
+            tag("th", name),
+            tag("td", value, css="number"),
+            tag("td", meaning, css="meaning"),
+        )
+        for name, value, meaning in rows
+    ]
+    return tag("div", tag("table", tag("tbody", *body), css="stack"), css="scroll")
+
+
+def table(
+    headings: Sequence[str], rows: Iterable[tuple[str | None, Sequence[object]]], words: int = 1
+) -> Html:
+    """A table whose first `words` columns are words and the others numbers; rows may have a class."""
+
+    def cells(kind: str, row: Sequence[object]) -> list[Html]:
+        return [
+            tag("th" if index == 0 else kind, cell, css=None if index < words else "number")
+            for index, cell in enumerate(row)
+        ]
+
+    body = [tag("tr", *cells("td", row), css=css) for css, row in rows]
+    head = tag("thead", tag("tr", *cells("th", headings)))
+    return tag("div", tag("table", head, tag("tbody", *body)), css="scroll")
+
+
+def figure(svg: str, caption: object, css: str | None = None) -> Html:
+    """A picture with its caption."""
+    return tag("figure", Html(svg), tag("figcaption", caption), css=css)
+
+
+def rounded(value: float, digits: int = 3) -> str:
+    """A number for people: a few digits, thousands with commas, never a long row of zeros."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    size = math.floor(math.log10(abs(value)))
+    if size >= digits:
+        return f"{value:,.0f}"
+    if size < -4:
+        return f"{value:.{digits - 1}g}"
+    return f"{value:.{max(0, digits - 1 - size)}f}".rstrip("0").rstrip(".") or "0"
+
+
+def percent_up(share: float) -> str:
+    """A share as a percentage with one digit, rounded up: for bounds that must not come out low."""
+    return f"{math.ceil(share * 1000 - 1e-9) / 10:.1f}%"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

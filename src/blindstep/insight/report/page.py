@@ -1,0 +1,92 @@
+"""The page: one HTML file with its style and pictures inside, and no reference to anything else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from blindstep.drivers.result import Result
+from blindstep.errors import InvalidArgument
+from blindstep.insight.report import sections
+from blindstep.insight.report.content import Content, of_result, of_run_directory
+from blindstep.insight.report.markup import text
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+_SECTIONS = (
+    sections.header,
+    sections.in_words,
+    sections.in_numbers,
+    sections.noise,
+    sections.stationarity,
+    sections.utility,
+    sections.plan,
+    sections.ledger,
+    sections.reproduce,
+    sections.cite,
+    sections.footer,
+)
+
+
+def report(
+    result: Result,
+    path: str | os.PathLike[str],
+    *,
+    title: str = "A private run",
+    public_utility: Mapping[str, float | str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Write the report of a result (see `Result.report`); gives the path of the file."""
+    content = of_result(result, title=title, public_utility=public_utility, ledger=ledger)
+    return _write(content, path)
+
+
+def report_run_directory(
+    directory: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    title: str | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Write the report of a run directory, finished or not; without a path, inside it."""
+    title = title or f"Run {os.path.basename(os.path.abspath(directory))}"
+    content = of_run_directory(directory, title=title, ledger=ledger)
+    return _write(content, os.path.join(directory, "report.html") if path is None else path)
+
+
+def render(content: Content) -> str:
+    """The whole page."""
+    style = files("blindstep.insight.report").joinpath("style.css").read_text(encoding="utf-8")
+    body = "\n".join(part(content) for part in _SECTIONS)
+    return _PAGE.format(title=text(content.title), style=style, body=body)
+
+
+def _write(content: Content, path: str | os.PathLike[str]) -> Path:
+    target = Path(path)
+    page = render(content)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgument(
+            f"the report cannot be written to {target} ({error.strerror}): give another path."
+        ) from error
+    return target
