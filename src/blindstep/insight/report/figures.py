@@ -11,12 +11,13 @@ import io
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 from scipy.stats import norm
 
+from blindstep.insight.report.markup import rounded, scientific, text
 from blindstep.trusted import accounting
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ _VARIABLES = {
     _SURFACE: "var(--surface)",
 }
 _MOST_POINTS = 160
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def epsilon_curve(mu: float, delta: float) -> str:
@@ -43,15 +43,11 @@ def epsilon_curve(mu: float, delta: float) -> str:
     figure, axes = _blank("delta", "epsilon")
     axes.plot(logs, epsilons, color=_ACCENT, linewidth=2)
     axes.plot([math.log10(delta)], [quoted], "o", color=_ACCENT, markersize=6)
-    axes.annotate(
-        f"ε = {quoted:.3g} at δ = {delta:g}",
-        (math.log10(delta), quoted),
-        xytext=(8, 8),
-        textcoords="offset points",
-        color=_INK,
-    )
+    label = f"ε = {rounded(quoted)} at δ = {scientific(delta)}"
+    # The curve falls, so this corner is always free.
+    axes.text(0.99, 0.97, label, color=_INK, ha="right", va="top", transform=axes.transAxes)
     axes.set_xticks([-12, -10, -8, -6, -4, -2])
-    axes.set_xticklabels([_power(log) for log in (-12, -10, -8, -6, -4, -2)])
+    axes.set_xticklabels([scientific(10.0**log) for log in (-12, -10, -8, -6, -4, -2)])
     axes.set_ylim(0, 1.12 * max(epsilons))
     return _svg(
         figure, "epsilon-delta", f"Epsilon falls from {epsilons[0]:.3g} to {epsilons[-1]:.3g}"
@@ -66,8 +62,6 @@ def attack_curve(mu: float) -> str:
     axes.plot([0, 1], [0, 1], color=_INK, linewidth=1, linestyle=(0, (2, 3)))
     axes.fill_between(alarms, alarms, hits, color=_ACCENT, alpha=0.13, linewidth=0)
     axes.plot(alarms, hits, color=_ACCENT, linewidth=2)
-    axes.text(0.97, 0.86, "the best attack there is", color=_INK, ha="right", va="top")
-    axes.text(0.60, 0.50, "guessing", color=_INK, ha="left", va="top")
     for set_ticks, set_labels in (
         (axes.set_xticks, axes.set_xticklabels),
         (axes.set_yticks, axes.set_yticklabels),
@@ -116,7 +110,7 @@ def _blank(x: str, y: str, *, wide: bool = False) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"font.size": 9}):
-        figure = Figure(figsize=(6.0, 2.7) if wide else (3.9, 2.7), layout="constrained")
+        figure = Figure(figsize=(5.3, 2.5) if wide else (3.9, 2.7), layout="constrained")
         axes = figure.add_subplot()
         axes.set_xlabel(x, color=_INK)
         axes.set_ylabel(y, color=_INK)
@@ -129,10 +123,6 @@ def _blank(x: str, y: str, *, wide: bool = False) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _power(exponent: int) -> str:
-    return "10" + str(exponent).translate(_SUPERSCRIPTS)
-
-
 def _svg(figure: Figure, name: str, description: str) -> str:
     """The figure as an SVG element for an HTML page: nothing in it needs another file."""
     import matplotlib
@@ -140,11 +130,11 @@ def _svg(figure: Figure, name: str, description: str) -> str:
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", transparent=True)
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    view = re.search(r'viewBox="([^"]+)"', text)
+    drawn = buffer.getvalue()
+    drawn = drawn[drawn.index("<svg") :]
+    view = re.search(r'viewBox="([^"]+)"', drawn)
     assert view is not None
-    body = text[text.index(">") + 1 :]
+    body = drawn[drawn.index(">") + 1 :]
     removed: Sequence[tuple[str, str]] = (
         (r"<metadata>.*?</metadata>", ""),
         (r'<style type="text/css">.*?</style>', ""),
@@ -161,11 +151,4 @@ def _svg(figure: Figure, name: str, description: str) -> str:
         body = re.sub(pattern, by, body, flags=re.DOTALL)
     for stand_in, variable in _VARIABLES.items():
         body = body.replace(stand_in, variable)
-    label = _escape(description)
-    return f'<svg viewBox="{view[1]}" role="img" aria-label="{label}">{body}'
-
-
-def _escape(text: Any) -> str:
-    import html
-
-    return html.escape(str(text), quote=True)
+    return f'<svg viewBox="{view[1]}" role="img" aria-label="{text(description)}">{body}'

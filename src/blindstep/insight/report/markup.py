@@ -6,6 +6,8 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 
 class Html(str):
     """Text that is HTML already."""
@@ -88,18 +90,19 @@ def rounded(value: float, digits: int = 3) -> str:
     size = math.floor(math.log10(abs(value)))
     if size >= digits:
         return f"{value:,.0f}"
-    if size < -4:
-        return f"{value:.{digits - 1}g}"
+    if size < -3:
+        return scientific(value, digits - 2)
     return f"{value:.{max(0, digits - 1 - size)}f}".rstrip("0").rstrip(".") or "0"
+
+
+def scientific(value: float, decimals: int = 1) -> str:
+    """A number as 2.5 × 10⁻⁶, and 10⁻⁵ where the first factor is 1."""
+    factor, _, exponent = f"{value:.{decimals}e}".partition("e")
+    power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
+    factor = factor.rstrip("0").rstrip(".") if "." in factor else factor
+    return power if factor == "1" else f"{factor} × {power}"
 
 
 def percent_up(share: float) -> str:
     """A share as a percentage with one digit, rounded up: for bounds that must not come out low."""
     return f"{math.ceil(share * 1000 - 1e-9) / 10:.1f}%"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

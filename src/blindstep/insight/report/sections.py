@@ -17,6 +17,7 @@ from blindstep.insight.report.markup import (
     listed,
     percent_up,
     rounded,
+    scientific,
     section,
     table,
     tag,
@@ -64,8 +65,8 @@ def header(content: Content) -> Html:
                 tag(
                     "p",
                     tag("b", "This run is not finished. "),
-                    "The privacy below is that of the whole run; what it has spent so far is in "
-                    "the ledger, and is never more.",
+                    "The privacy below is that of the whole run; what was spent so far is in the "
+                    "ledger.",
                 ),
                 css="alert warn",
             )
@@ -83,7 +84,7 @@ def header(content: Content) -> Html:
         *alerts,
         tiles(
             [
-                (rounded(privacy.epsilon), f"epsilon, at delta = {privacy.delta:g}"),
+                (f"ε = {rounded(privacy.epsilon)}", f"at δ = {scientific(privacy.delta)}, exact"),
                 (
                     percent_up(_best_guess(privacy.mu)),
                     "best guess about any one record; 50% is chance",
@@ -113,9 +114,9 @@ def in_words(content: Content) -> Html:
         ),
         tag(
             "p",
-            "Put differently: had your record been any other, everything that can happen would have "
-            f"been at most {times} as likely or as unlikely as it was, apart from events of "
-            f"probability {unlucky}. This holds whatever the loss function is, whatever the other "
+            "Put differently: had your record been any other, no outcome would have become more than "
+            f"{times} likelier, or less likely, apart from outcomes whose probability is below "
+            f"{unlucky} in all. This holds whatever the loss function is, whatever the other "
             "records are, and whatever is done with the result later.",
         ),
         tag(
@@ -135,7 +136,7 @@ def in_numbers(content: Content) -> Html:
         (
             "epsilon",
             f"{privacy.epsilon:.6g}",
-            f"of (epsilon, delta)-DP at delta = {privacy.delta:g}, exact",
+            f"of (epsilon, delta)-DP at delta = {scientific(privacy.delta)}, exact",
         ),
         ("zCDP", f"{privacy.zcdp:.6g}", "zero-concentrated: mu² / 2"),
         ("Rényi", f"α × {privacy.mu**2 / 2:.6g}", "Rényi-DP of any order α > 1"),
@@ -149,8 +150,13 @@ def in_numbers(content: Content) -> Html:
         ),
         figure(
             figures.attack_curve(privacy.mu),
-            "How often the best attack finds a record that is there, against how often it claims "
-            "one that is not.",
+            joined(
+                tag("span", css="key"),
+                "The best attack there is: how often it spots a record that is there, against how "
+                "often it sees one that is not. ",
+                tag("span", css="key dotted"),
+                "Guessing.",
+            ),
         ),
         css="figures",
     )
@@ -244,7 +250,7 @@ def stationarity(content: Content) -> Html:
                     f"same records, run and certificate together are {both:.4g}-Gaussian "
                     f"differentially private: epsilon "
                     f"{rounded(accounting.epsilon(both, content.privacy.delta))} at delta = "
-                    f"{content.privacy.delta:g}.",
+                    f"{scientific(content.privacy.delta)}.",
                 )
             )
     return section(
@@ -317,7 +323,7 @@ def ledger(content: Content) -> Html:
                 "here" if mine else None,
                 (
                     name,
-                    run["since"][:10],
+                    tag("span", run["since"][:10], css="date"),
                     f"{run['steps_begun']:,}",
                     f"{run['mu']:.4g}",
                     rounded(run["epsilon"]),
@@ -339,7 +345,7 @@ def ledger(content: Content) -> Html:
             "What every run on these records has spent, written down before each release. Epsilons do "
             "not add up; mu does, in squares.",
         ),
-        table(("run", "since", "steps", "mu", f"epsilon at {delta:g}"), rows, words=2),
+        table(("run", "since", "steps", "mu", f"epsilon at {scientific(delta)}"), rows, words=2),
     )
 
 
