@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -21,46 +21,13 @@ Loss = Callable[[PyTree, PyTree], Any]
 _AT_ONCE = 2**21
 
 
-class Evaluator(Protocol):
-    """Means over chosen records. `evaluations` is how many of the loss are bearable by default."""
-
-    loss: Loss
-    records: int
-    evaluations: int
-    differentiable: bool
-
-    def values(
-        self, points: Float[np.ndarray, "sets some dim"], rows: Int[np.ndarray, "sets batch"]
-    ) -> Float[np.ndarray, "sets some"]:
-        """The mean loss over the rows of each set, at each of its points."""
-        ...
-
-    def gradients(
-        self, points: Float[np.ndarray, "sets some dim"], rows: Int[np.ndarray, "sets batch"]
-    ) -> Float[np.ndarray, "sets some dim"]:
-        """The gradient of that mean, by automatic differentiation."""
-        ...
-
-
-def evaluator(loss: Loss, space: ParameterSpace, params: PyTree, data: PyTree) -> Evaluator:
-    """The evaluator for a loss: compiled where JAX can trace it, in plain Python where not."""
-    data = jax.tree.map(np.asarray, data)
-    try:
-        check_loss(loss, params, data)
-    except InvalidArgument:
-        raise
-    except Exception:  # whatever a loss does that was never meant for JAX's tracers
-        return PlainLoss(loss, space, data)
-    return CompiledLoss(loss, space, data)
-
-
 def float64(space: ParameterSpace) -> ParameterSpace:
     """The same parameters in float64: steps of a millionth of a radius must not round away."""
     return replace(space, dtypes=tuple(np.dtype(np.float64) for _ in space.dtypes))
 
 
 class CompiledLoss:
-    """A loss that JAX can trace."""
+    """A loss that JAX can trace. `evaluations` is how many are bearable unless the user says."""
 
     evaluations = 2**26
     differentiable = True
@@ -167,3 +134,18 @@ class PlainLoss:
         raise InvalidArgument(
             "JAX cannot trace this loss, so it has no automatic derivative: use method='values'."
         )
+
+
+Evaluator = CompiledLoss | PlainLoss
+
+
+def evaluator(loss: Loss, space: ParameterSpace, params: PyTree, data: PyTree) -> Evaluator:
+    """The evaluator for a loss: compiled where JAX can trace it, in plain Python where not."""
+    data = jax.tree.map(np.asarray, data)
+    try:
+        check_loss(loss, params, data)
+    except InvalidArgument:
+        raise
+    except Exception:  # whatever a loss does that was never meant for JAX's tracers
+        return PlainLoss(loss, space, data)
+    return CompiledLoss(loss, space, data)

@@ -23,7 +23,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.drivers import fingerprints
 from blindstep.drivers.answers import number
@@ -268,4 +268,11 @@ def _release(
     oracle: Oracle, moved: Float[Array, " dim"], step: int, noise: NoiseKey
 ) -> Float[np.ndarray, " dim"]:
     """The increment with its noise: the only thing that leaves."""
-    return np.asarray(oracle.release(oracle.init(), moved, step, 1, noise)[1])
+    return np.asarray(_noisy(oracle, moved, jnp.asarray(step), noise))
+
+
+@eqx.filter_jit
+def _noisy(
+    oracle: Oracle, moved: Float[Array, " dim"], block: Int[Array, ""], noise: NoiseKey
+) -> Float[Array, " dim"]:
+    return oracle.release(oracle.init(), moved, block, 1, noise)[1]
