@@ -1,0 +1,230 @@
+"""Reports: complete, of one file, with nothing in them that is secret or private."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import blindstep as bs
+from blindstep.cli import app
+from blindstep.insight.report import report_run_directory
+from blindstep.insight.report.content import _released_norms, noise_norms
+from blindstep.insight.report.figures import _binned
+from blindstep.insight.report.markup import percent_up, rounded, scientific, text
+from losses import capped_distance, capped_distance_numpy
+from resume_helpers import DATA, cut_after, small_run
+
+OUTSIDE = r"https?:|//|url\(|\bsrc=|@import|<link|<script|<iframe|<object|<embed|<base|xlink|srcset"
+# The arrays of a checkpoint that the report may tell about.
+PUBLIC = {"saved.gradient_norm", "saved.move_norm", "saved.seconds", "key.seeded"}
+PUBLIC |= {"state.epoch", "state.step"}
+SECTIONS = (
+    "What this means for a person",
+    "The guarantee in numbers",
+    "Noise against signal",
+    "How stationary the answer is",
+    "How good the answer is",
+    "The plan, and what binds",
+    "The ledger",
+    "How to reproduce it",
+    "How to cite",
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Two run directories: one finished, one cut off after five of sixteen epochs."""
+    directory = tmp_path_factory.mktemp("runs")
+    small_run(directory / "whole", seed=None)
+    with pytest.MonkeyPatch.context() as patch:
+        cut_after(patch, directory / "half", 5, share=1, seed=None)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def result():
+    return small_run()
+
+
+def private_values(directory):
+    """Everything secret or private in a run, as it could be written: keys, sums, records, losses."""
+    state = json.loads((directory / "checkpoint.json").read_text())["state"]
+    with np.load(directory / state) as arrays:
+        secret = {name: arrays[name] for name in arrays.files if name not in PUBLIC}
+    assert {"key.noise", "state.oracle.running", "state.oracle.noise"} <= set(secret)
+    losses = [
+        capped_distance_numpy(x, z) for x in np.atleast_2d(secret["saved.means"]) for z in DATA
+    ]
+    for array in (*secret.values(), DATA, np.asarray(losses)):
+        if array.dtype.kind == "f":
+            for value in map(float, array.ravel()):
+                yield from (repr(value), f"{value:.6g}", f"{value:.5f}")
+        else:
+            yield from (str(int(word)) for word in array.ravel())
+            yield array.tobytes().hex()
+    for word in secret["key.noise"]:
+        yield from (f"{int(word):x}", f"{int(word):08x}")
+
+
+def leaks(page, values):
+    """Which values stand in the page, as whole numbers or words. Short ones say nothing."""
+    words = set(re.findall(r"[0-9a-zA-Z_.+-]+", page))
+    return {value for value in values if len(value.strip("-0.")) >= 5 and value in words}
+
+
+@pytest.mark.parametrize("name", ["whole", "half"])
+def test_a_run_directory_holds_its_secrets(directory, name):
+    page = report_run_directory(directory / name, directory / f"{name}.html").read_text()
+    assert not re.findall(OUTSIDE, page)
+    for heading in SECTIONS:
+        assert heading in page
+    values = set(private_values(directory / name))
+    assert len(values) > 500
+    assert not leaks(page, values)
+    # Power: the same page with a word of the key, a record or a loss added is caught.
+    for value in list(values)[:200]:
+        if len(value.strip("-0.")) >= 5:
+            assert leaks(f"{page} {value}", values)
+    run = json.loads((directory / name / "checkpoint.json").read_text())["run"]
+    assert f"{run}</code> (this run)" in page
+    assert ("unfinished: step 20 of 64" in page) == (name == "half")
+    assert ("This run is not finished" in page) == (name == "half")
+    assert "Made with a seed" not in page
+
+
+def test_a_result_reports_itself(result, tmp_path):
+    measured = result.certify(capped_distance, DATA, public=True, seed=0)
+    path = measured.report(
+        tmp_path / "new" / "run.html",
+        title="<b>A & B</b>",
+        public_utility={"accuracy <test>": 0.8765, "grade": "good"},
+    )
+    page = path.read_text()
+    assert not re.findall(OUTSIDE, page)
+    assert "&lt;b&gt;A &amp; B&lt;/b&gt;" in page
+    assert "<b>A" not in page
+    assert "accuracy &lt;test&gt;" in page
+    assert "0.8765" in page
+    assert "Made with a seed" in page
+    assert f"≤ {rounded(measured.certificate.norm_bound, 4)}" in page
+    assert "96 public records" in page
+    assert "No ledger was given" in page
+    assert "default-src 'none'" in page
+    assert "prefers-color-scheme: dark" in page
+    assert page.count("<svg") == 3
+    assert "4.37718" in page  # epsilon, to six digits
+    assert "69.2%" in page  # Phi(1/2), rounded up
+    assert result.certificate is None
+
+
+def test_every_picture_is_in_the_colours_of_the_page(result, tmp_path):
+    page = result.report(tmp_path / "run.html").read_text()
+    for picture in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        assert not re.findall(r"#[0-9a-f]{6}\b", picture)
+        assert "var(--accent)" in picture
+        assert "font-family" not in picture
+        names = re.findall(r' id="([^"]+)"', picture)
+        assert set(re.findall(r'href="#([^"]+)"', picture)) <= set(names)
+    names = re.findall(r' id="([^"]+)"', page)
+    assert len(names) == len(set(names))
+
+
+def test_a_private_certificate_is_added_to_what_was_spent(result, tmp_path):
+    made = result.certify(
+        capped_distance,
+        DATA,
+        privacy=bs.Privacy(rho=1.0),
+        ledger=tmp_path / "l.jsonl",
+        bounds=bs.Lipschitz(1.0),
+    )
+    page = made.report(tmp_path / "run.html", ledger=tmp_path / "l.jsonl").read_text()
+    assert "together are 1.414-Gaussian" in page
+    assert "certificate-" in page
+
+
+def test_ask_and_tell_and_the_host_driver_report_too(result, tmp_path):
+    plan = result.plan
+    opt = bs.Optimizer(plan, np.zeros(2), seed=7)
+    while not opt.done:
+        query = opt.ask()
+        opt.tell(query, np.zeros(len(query)))
+    hosted = bs.host.minimize(capped_distance_numpy, np.zeros(2), DATA, plan=plan, seed=7)
+    for made in (opt.result(), hosted):
+        page = made.report(tmp_path / "run.html").read_text()
+        assert not re.findall(OUTSIDE, page)
+        assert page.count("<svg") == 3
+
+
+def test_what_ask_and_tell_saves_is_read():
+    """Its norms are rows of (gradient, move); nothing else of what it saves is looked at."""
+    norms = np.arange(6.0).reshape(3, 2)
+    assert _released_norms({"saved.norms": norms}).tolist() == [0.0, 2.0, 4.0]
+    assert _released_norms({"saved.answers": norms}).size == 0
+
+
+def test_the_noise_level_is_that_of_the_plan(result):
+    plan = result.plan
+    norms = noise_norms(plan, 2 * plan.horizon)
+    per_coordinate = norms / np.sqrt(plan.dim)
+    assert per_coordinate.max() == pytest.approx(plan.release_std_max)
+    assert np.sqrt(np.mean(per_coordinate**2)) == pytest.approx(plan.release_std_mean)
+
+
+def test_many_steps_are_drawn_in_few_points():
+    released = np.random.default_rng(0).uniform(size=100_003)
+    steps, (shown, noise) = _binned(released, np.full(released.size, 2.0))
+    assert len(steps) <= 160
+    assert noise == pytest.approx(2.0)
+    assert np.mean(shown**2) == pytest.approx(np.mean(released**2), rel=1e-3)
+    assert np.array_equal(_binned(np.ones(3), np.ones(3))[0], [0.5, 1.5, 2.5])
+
+
+def test_the_command(directory, result, tmp_path):
+    out = tmp_path / "page.html"
+    run = CliRunner().invoke(app, ["report", str(directory / "half"), "--out", str(out), "--json"])
+    assert json.loads(run.stdout) == {"report": str(out)}
+    assert "<title>Run half</title>" in out.read_text()
+    run = CliRunner().invoke(app, ["report", str(directory / "whole")])
+    assert run.stdout.strip() == os.fspath(directory / "whole" / "report.html")
+    # A report inside is no obstacle to the run.
+    assert small_run(directory / "whole", seed=None).plan == result.plan
+
+
+def test_refusals(directory, result, tmp_path):
+    assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 2
+    with pytest.raises(bs.InvalidArgument, match="no run directory"):
+        report_run_directory(tmp_path / "nothing")
+    half = shutil.copytree(directory / "half", tmp_path / "half")
+    plan = json.loads((half / "plan.json").read_text())
+    (half / "plan.json").write_text(json.dumps(plan | {"noise_std": 2 * plan["noise_std"]}))
+    with pytest.raises(bs.InvalidArgument, match="not the plan"):
+        report_run_directory(half)
+    (half / "plan.json").unlink()
+    with pytest.raises(bs.InvalidArgument, match="cannot be read"):
+        report_run_directory(half)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(bs.InvalidArgument, match="cannot be written"):
+        result.report(tmp_path / "file" / "run.html")
+
+
+def test_numbers_for_people():
+    assert [rounded(x) for x in (0.0, 1.0, 0.26805, 54321.0, 123.4, 1e-5)] == [
+        *("0", "1", "0.268", "54,321", "123", "10⁻⁵")
+    ]
+    assert [rounded(x, 4) for x in (9.498e-10, 1.41421, -0.5, 99.999)] == [
+        *("9.5 × 10⁻¹⁰", "1.414", "-0.5", "100")
+    ]
+    assert scientific(2.5e-6) == "2.5 × 10⁻⁶"
+    assert [percent_up(x) for x in (0.5, 0.5531, 0.553)] == ["50.0%", "55.4%", "55.3%"]
+    assert text('<a href="x">') == "&lt;a href=&quot;x&quot;&gt;"
+
+
+def test_import_stays_light():
+    code = "import sys, blindstep; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
