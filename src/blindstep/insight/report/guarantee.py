@@ -135,7 +135,7 @@ def in_numbers(content: Content) -> Html:
     pictures = tag(
         "div",
         figure(
-            figures.epsilon_curve(privacy.mu, privacy.delta),
+            figures.epsilon_curve(privacy.mu, privacy.delta, privacy.slack),
             "Epsilon and delta are one curve: the smaller the chance of an exception, the weaker "
             "the bound.",
         ),
@@ -159,6 +159,7 @@ def in_numbers(content: Content) -> Html:
             "p", "Protected: ", privacy.unit, ". Neighbouring data sets: ", privacy.neighbours, "."
         ),
         tag("p", "Released: ", privacy.released, "."),
+        tag("p", "Arithmetic: ", privacy.arithmetic, "."),
         tag("p", "Enforced on every record, whatever the loss returns:"),
         listed(privacy.enforced),
     )

@@ -96,6 +96,8 @@ def stationarity(content: Content) -> Html:
         after.extend(tag("p", f"Assumes that {each}.", css="note") for each in made.assumes)
         if made.privacy is not None:
             both = accounting.compose([content.privacy.mu, made.privacy.mu])
+            delta = content.privacy.delta
+            epsilon = accounting.epsilon(both, delta, content.privacy.slack)
             after.append(
                 tag(
                     "p",
@@ -103,8 +105,7 @@ def stationarity(content: Content) -> Html:
                     f"{rounded(made.privacy.epsilon)} of its own (mu = {made.privacy.mu:.4g}). On the "
                     f"same records, run and certificate together are {both:.4g}-Gaussian "
                     f"differentially private: epsilon "
-                    f"{rounded(accounting.epsilon(both, content.privacy.delta))} at delta = "
-                    f"{scientific(content.privacy.delta)}.",
+                    f"{rounded(epsilon)} at delta = {scientific(delta)}.",
                 )
             )
     return section(
