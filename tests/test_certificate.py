@@ -162,6 +162,16 @@ def test_a_batch_of_records_is_estimated_with_confidence():
     assert made.error > 0.01
 
 
+def test_a_seed_repeats_it():
+    options = {"public": True, "method": "values", "bounds": bs.Lipschitz(2.0), "samples": 200}
+    made = [
+        bs.certificate(leaning, off_by(0), VOTES[:20], RADIUS, seed=seed, **options)
+        for seed in (4, 4, 5)
+    ]
+    assert made[0] == made[1]
+    assert made[0] != made[2]
+
+
 def test_any_python_function_will_do():
     def plain(x, z):
         return abs(float(x[0])) + float(z[0]) * float(x[0])

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import blindstep as bs
 from blindstep.cli import app
 from blindstep.insight.report import report_run_directory
-from blindstep.insight.report.content import _released_norms, noise_norms
+from blindstep.insight.report.content import noise_norms
 from blindstep.insight.report.figures import _binned
 from blindstep.insight.report.markup import percent_up, rounded, scientific, text
 from losses import capped_distance, capped_distance_numpy
@@ -23,7 +23,7 @@ from resume_helpers import DATA, cut_after, small_run
 OUTSIDE = r"https?:|//|url\(|\bsrc=|@import|<link|<script|<iframe|<object|<embed|<base|xlink|srcset"
 # The arrays of a checkpoint that the report may tell about.
 PUBLIC = {"saved.gradient_norm", "saved.move_norm", "saved.seconds", "key.seeded"}
-PUBLIC |= {"state.epoch", "state.step"}
+PUBLIC |= {"saved.norms", "state.epoch", "state.step"}
 SECTIONS = (
     "What this means for a person",
     "The guarantee in numbers",
@@ -52,12 +52,12 @@ def result():
     return small_run()
 
 
-def private_values(directory):
+def private_values(directory, *also):
     """Everything secret or private in a run, as it could be written: keys, sums, records, losses."""
     state = json.loads((directory / "checkpoint.json").read_text())["state"]
     with np.load(directory / state) as arrays:
         secret = {name: arrays[name] for name in arrays.files if name not in PUBLIC}
-    assert {"key.noise", "state.oracle.running", "state.oracle.noise"} <= set(secret)
+    assert {"key.noise", "state.oracle.running", "state.oracle.noise", *also} <= set(secret)
     losses = [
         capped_distance_numpy(x, z) for x in np.atleast_2d(secret["saved.means"]) for z in DATA
     ]
@@ -148,24 +148,38 @@ def test_a_private_certificate_is_added_to_what_was_spent(result, tmp_path):
     assert "certificate-" in page
 
 
-def test_ask_and_tell_and_the_host_driver_report_too(result, tmp_path):
-    plan = result.plan
-    opt = bs.Optimizer(plan, np.zeros(2), seed=7)
-    while not opt.done:
+def test_an_ask_and_tell_run_in_the_middle_of_a_step(result, tmp_path):
+    """Its directory holds answers of people, and they stay there."""
+    opt = bs.Optimizer(result.plan, np.zeros(2), checkpoint=tmp_path / "votes", records="survey")
+    with opt:
+        for _ in range(3):
+            query = opt.ask()
+            opt.tell(query, [capped_distance_numpy(x, z) for x, z in pairs(query)])
         query = opt.ask()
-        opt.tell(query, np.zeros(len(query)))
-    hosted = bs.host.minimize(capped_distance_numpy, np.zeros(2), DATA, plan=plan, seed=7)
-    for made in (opt.result(), hosted):
-        page = made.report(tmp_path / "run.html").read_text()
-        assert not re.findall(OUTSIDE, page)
-        assert page.count("<svg") == 3
+        opt.tell(query, [capped_distance_numpy(x, z) for x, z in pairs(query)][:5], where=range(5))
+    page = report_run_directory(tmp_path / "votes").read_text()
+    assert "unfinished: step 3 of 64" in page
+    assert not re.findall(OUTSIDE, page)
+    values = set(private_values(tmp_path / "votes", "saved.answers"))
+    assert not leaks(page, values)
 
 
-def test_what_ask_and_tell_saves_is_read():
-    """Its norms are rows of (gradient, move); nothing else of what it saves is looked at."""
-    norms = np.arange(6.0).reshape(3, 2)
-    assert _released_norms({"saved.norms": norms}).tolist() == [0.0, 2.0, 4.0]
-    assert _released_norms({"saved.answers": norms}).size == 0
+def pairs(query):
+    return zip(query.points, DATA[query.record], strict=True)
+
+
+def test_the_host_driver_and_a_secure_run_report_too(tmp_path):
+    report = small_run(tmp_path / "host", driver="host").report(tmp_path / "a.html").read_text()
+    page = report_run_directory(tmp_path / "host").read_text()
+    assert "finished</span>" in page
+    assert picture_of(report, "noise") == picture_of(page, "noise")
+    secure = small_run(secure=True, mechanism="tree").report(tmp_path / "b.html").read_text()
+    assert "lattice" in secure
+    assert not re.findall(OUTSIDE, report + secure)
+
+
+def picture_of(page, name):
+    return re.search(rf'<g id="{name}-figure_1">.*?</svg>', page, re.DOTALL)[0]
 
 
 def test_the_noise_level_is_that_of_the_plan(result):

@@ -201,7 +201,8 @@ class _Public:
     def certificate(self, method: str, smoothing: float | None, batch: int | None) -> Certificate:
         random = np.random.default_rng(self.seed)
         source = self._source(method, smoothing, batch, random)
-        bundle = search(source.explore, self.centre, self.radius - source.smoothing, random)
+        reach = self.radius - source.smoothing
+        bundle = search(lambda points: source.explore(points, random), self.centre, reach, random)
         if not source.exact:
             bundle = _refined(bundle, source, random)
         bundle = bundle.used()

@@ -48,12 +48,14 @@ class Source:
         """The longest an estimate can be: the slope, times sqrt(d) for frames of d directions."""
         return self.slope * (math.sqrt(dim) if self.smoothing else 1.0)
 
-    def explore(self, points: Float[np.ndarray, "some dim"]) -> Float[np.ndarray, "some dim"]:
+    def explore(
+        self, points: Float[np.ndarray, "some dim"], random: np.random.Generator
+    ) -> Float[np.ndarray, "some dim"]:
         """Gradients for the search."""
         if self.smoothing == 0:
             return self.evaluator.gradients(points[None], self.explored[None])[0]
         rows = np.broadcast_to(self.explored, (len(points), len(self.explored)))
-        return self._from_values(points, rows, np.random.default_rng())
+        return self._from_values(points, rows, random)
 
     def draw(
         self, points: Float[np.ndarray, "some dim"], random: np.random.Generator

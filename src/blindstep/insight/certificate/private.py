@@ -28,6 +28,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from blindstep.drivers import fingerprints
 from blindstep.drivers.answers import number
 from blindstep.drivers.pytrees import ParameterSpace
+from blindstep.drivers.storage import LEDGER
 from blindstep.errors import InvalidArgument
 from blindstep.insight.certificate import concentration
 from blindstep.insight.certificate.evaluate import CompiledLoss, Evaluator, Loss
@@ -73,7 +74,7 @@ class Account:
         """The ledger, with the name it gives its people; a new one names them by fingerprint."""
         path = os.path.abspath(self.ledger)
         if os.path.isdir(path):
-            path = os.path.join(path, "ledger.jsonl")
+            path = os.path.join(path, LEDGER)
         name = None
         if os.path.exists(path):
             with contextlib.suppress(LedgerMismatch):

@@ -22,14 +22,13 @@ from jaxtyping import Float
 from blindstep.drivers import fingerprints
 from blindstep.drivers.plan_file import PLAN
 from blindstep.drivers.result import Result
+from blindstep.drivers.storage import LEDGER
 from blindstep.errors import InvalidArgument
 from blindstep.insight.certificate import Certificate
 from blindstep.insight.spending import read_spending, spending_numbers
 from blindstep.optimize.plan import Plan, build_oracle
 from blindstep.trusted.checkpoint import CURRENT, Arrays, Checkpoint
 from blindstep.trusted.privacy import Statement, statement
-
-LEDGER = "ledger.jsonl"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import norm
 
+from blindstep.errors import InvalidArgument
 from blindstep.insight.report.markup import rounded, scientific, text
 from blindstep.trusted import accounting
 
@@ -35,11 +36,16 @@ _VARIABLES = {
 _MOST_POINTS = 160
 
 
-def epsilon_curve(mu: float, delta: float) -> str:
+def epsilon_curve(mu: float, delta: float, slack: float) -> str:
     """Epsilon against delta, exactly, with the quoted point."""
-    logs = np.linspace(-12, -2, 60)
-    epsilons = [accounting.epsilon(mu, 10.0**log) for log in logs]
-    quoted = accounting.epsilon(mu, delta)
+    logs, epsilons = np.linspace(-12, -2, 60), []
+    for log in logs[::-1]:
+        try:
+            epsilons.insert(0, accounting.epsilon(mu, 10.0**log, slack))
+        except InvalidArgument:  # below this delta, noise whose tails end promises nothing
+            break
+    logs = logs[logs.size - len(epsilons) :]
+    quoted = accounting.epsilon(mu, delta, slack)
     figure, axes = _blank("delta", "epsilon")
     axes.plot(logs, epsilons, color=_ACCENT, linewidth=2)
     axes.plot([math.log10(delta)], [quoted], "o", color=_ACCENT, markersize=6)
@@ -48,10 +54,9 @@ def epsilon_curve(mu: float, delta: float) -> str:
     axes.text(0.99, 0.97, label, color=_INK, ha="right", va="top", transform=axes.transAxes)
     axes.set_xticks([-12, -10, -8, -6, -4, -2])
     axes.set_xticklabels([scientific(10.0**log) for log in (-12, -10, -8, -6, -4, -2)])
-    axes.set_ylim(0, 1.12 * max(epsilons))
-    return _svg(
-        figure, "epsilon-delta", f"Epsilon falls from {epsilons[0]:.3g} to {epsilons[-1]:.3g}"
-    )
+    axes.set_xlim(-12.5, -1.5)
+    axes.set_ylim(0, 1.12 * max([quoted, *epsilons]))
+    return _svg(figure, "epsilon-delta", "Epsilon falls as delta grows")
 
 
 def attack_curve(mu: float) -> str:

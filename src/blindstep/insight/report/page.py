@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blindstep.drivers.result import Result
 from blindstep.errors import InvalidArgument
-from blindstep.insight.report import sections
+from blindstep.insight.report import guarantee, sections
 from blindstep.insight.report.content import Content, of_result, of_run_directory
 from blindstep.insight.report.markup import text
 
@@ -32,9 +32,9 @@ _PAGE = """<!doctype html>
 </html>
 """
 _SECTIONS = (
-    sections.header,
-    sections.in_words,
-    sections.in_numbers,
+    guarantee.header,
+    guarantee.in_words,
+    guarantee.in_numbers,
     sections.noise,
     sections.stationarity,
     sections.utility,
