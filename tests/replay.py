@@ -117,6 +117,12 @@ def read_tape() -> Tape:
     return tape
 
 
+def forget_tape() -> None:
+    """After a run that did not end."""
+    jax.effects_barrier()
+    _TAPE.clear()
+
+
 def sensitivities(machine: Conversion) -> np.ndarray:
     """The declared sensitivity of every step of the run."""
     return np.tile(machine.oracle.sensitivities(), machine.oracle.schedule.blocks)

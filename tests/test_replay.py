@@ -10,6 +10,7 @@ import pytest
 import blindstep as bs
 from blindstep import host
 from blindstep.drivers import tasks
+from blindstep.drivers.callbacks import LossFailed, telling_failures
 from blindstep.drivers.compiled import run_epoch
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.trusted.randomness import fresh_keys
@@ -17,7 +18,15 @@ from blindstep.trusted.schedule import Schedule
 from dataflow import decisions
 from hostile import KINDS, PYTHON_KINDS, HostileLoss, traceable
 from losses import capped_distance
-from replay import check_tapes, public_outputs, read_tape, sensitivities, steps_with, taped
+from replay import (
+    check_tapes,
+    forget_tape,
+    public_outputs,
+    read_tape,
+    sensitivities,
+    steps_with,
+    taped,
+)
 
 SEED, REPLACED = 3, 7
 PUBLIC = fresh_keys(SEED).public
@@ -104,6 +113,22 @@ def test_drivers_see_the_same_points():
     for seen, tape in zip(points[1:], tapes[1:], strict=True):
         np.testing.assert_allclose(seen, points[0], rtol=0, atol=2e-9)
         np.testing.assert_allclose(tape.increments, tapes[0].increments, rtol=0, atol=1e-12)
+
+
+def test_an_exception_inside_a_compiled_program_tells_nothing(capfd, caplog):
+    with pytest.raises(LossFailed, match=r"nothing of this epoch was released. Use") as failure:
+        recorded("compiled", HostileLoss("exception"), DATA)
+    assert failure.value.__context__ is None
+    assert "secret" not in f"{failure.value}{capfd.readouterr()}{caplog.text}"
+    forget_tape()
+
+
+def test_other_failures_of_a_device_are_told_as_they_are():
+    def exhausted():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="out of memory"):
+        telling_failures(exhausted)
 
 
 # -- the same checks must be able to fail --------------------------------------------------------
