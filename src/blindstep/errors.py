@@ -51,10 +51,14 @@ def finite(name: str, value: object, remedy: str = "give a finite number") -> fl
 
 
 def count(name: str, value: object, least: int = 1) -> int:
-    """Return `value` as an int, or raise: it must be a whole number of at least `least`."""
+    """Return `value` as an int, or raise: a whole number of at least `least`, within 64 bits."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise InvalidArgument(
             f"{name} must be a whole number of at least {least}, got {value!r}: give an integer."
+        )
+    if int(value) >= 2**63:
+        raise InvalidArgument(
+            f"{name} must be below 2^63, got one of {int(value).bit_length()} bits: give less."
         )
     return int(value)
 

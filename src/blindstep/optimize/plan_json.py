@@ -42,7 +42,7 @@ def _value(name: str, value: Any, hint: Any) -> Any:
     if hint is float or (hint == float | None and value is not None):
         return finite(name, value)
     if hint is Bounds and isinstance(value, dict) and value.keys() <= Bounds.__annotations__.keys():
-        return Bounds(**value)
+        return Bounds(**{each: finite(each, number) for each, number in value.items()})
     if hint == tuple[str, ...] and isinstance(value, list):
         return tuple(_value(name, each, str) for each in value)
     if (hint == float | None) or (hint in (bool, str) and isinstance(value, hint)):

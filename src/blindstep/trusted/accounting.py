@@ -23,6 +23,8 @@ from blindstep.errors import InvalidArgument, positive, probability
 # log_ndtr and root finding are good to about 1e-11 relative, at worst (small mu, where the two terms
 # of the formula nearly cancel); answers are moved by far more than that to the safe side.
 _SAFE = 1e-9
+# The largest mu that is converted: past it, mu/2 - epsilon/mu is lost in rounding.
+_MOST = 1e9
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
@@ -33,6 +35,13 @@ def _log_delta(mu: float, epsilon: float) -> float:
     if ratio == 0.0:
         return -math.inf
     return float(first + np.log(-np.expm1(ratio)))
+
+
+def _refuse_above(name: str, value: float, most: float) -> None:
+    if value > most:
+        raise InvalidArgument(
+            f"{name} must be at most {most:g}, got {value:g}: so large a budget protects nobody."
+        )
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -62,6 +71,7 @@ def epsilon(mu: float, delta: float, slack: float = 0.0) -> float:
     answer, so its exponential is enough.
     """
     mu, delta = positive("rho", mu), probability("delta", delta)
+    _refuse_above("rho", mu, _MOST)
     if slack > 0.0:
         most = _epsilon(mu, delta / 2)
         log_added = math.log(slack) + np.logaddexp(0.0, most)
@@ -87,6 +97,7 @@ def _epsilon(mu: float, delta: float) -> float:
 def mu_for_epsilon(epsilon: float, delta: float) -> float:
     """The largest mu that is still (epsilon, delta)-DP, rounded down: it never overshoots."""
     epsilon, delta = positive("epsilon", epsilon), probability("delta", delta)
+    _refuse_above("epsilon", epsilon, _MOST**2 / 2)
     target = math.log(delta)
     low, high = 0.0, 1.0
     while _log_delta(high, epsilon) < target:
