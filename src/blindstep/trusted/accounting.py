@@ -23,13 +23,16 @@ from blindstep.errors import InvalidArgument, positive, probability
 # log_ndtr and root finding are good to about 1e-11 relative, at worst (small mu, where the two terms
 # of the formula nearly cancel); answers are moved by far more than that to the safe side.
 _SAFE = 1e-9
-# The largest mu that is converted: past it, mu/2 - epsilon/mu is lost in rounding.
-_MOST = 1e9
+# The formula is that good between these two: above, mu/2 - epsilon/mu is lost in rounding; below,
+# what is left of the two terms is.
+_LEAST, _MOST = 1e-7, 1e9
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
     """log of Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), stable in the tails."""
     first = log_ndtr(mu / 2 - epsilon / mu)
+    if first == -math.inf:
+        return -math.inf
     second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     ratio = min(second - first, 0.0)
     if ratio == 0.0:
@@ -72,6 +75,7 @@ def epsilon(mu: float, delta: float, slack: float = 0.0) -> float:
     """
     mu, delta = positive("rho", mu), probability("delta", delta)
     _refuse_above("rho", mu, _MOST)
+    mu = max(mu, _LEAST)  # a larger mu has a larger epsilon
     if slack > 0.0:
         most = _epsilon(mu, delta / 2)
         log_added = math.log(slack) + np.logaddexp(0.0, most)
@@ -89,7 +93,7 @@ def _epsilon(mu: float, delta: float) -> float:
     if _log_delta(mu, 0.0) <= target:
         return 0.0
     # Above this point even the first term of the formula alone is below delta.
-    upper = mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta))) + 1e-9
+    upper = mu * (mu / 2 + math.sqrt(-2 * target)) + 1e-9
     root = _root(lambda e: _log_delta(mu, e) - target, 0.0, upper)
     return root * (1 + _SAFE) + 1e-300
 
@@ -106,6 +110,11 @@ def mu_for_epsilon(epsilon: float, delta: float) -> float:
         low = high
         while _log_delta(low, epsilon) > target:
             low /= 2
+        if low < _LEAST:
+            raise InvalidArgument(
+                f"epsilon = {epsilon:g} at delta = {delta:g} needs a mu below {_LEAST:g}: nothing can "
+                "be learned with so little. Give a larger epsilon or delta."
+            )
     if low == high:
         return low * (1 - _SAFE)
     root = _root(lambda m: _log_delta(m, epsilon) - target, low, high)
