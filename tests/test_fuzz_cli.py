@@ -70,7 +70,7 @@ KNOWN = {
 @pytest.fixture(autouse=True)
 def _a_hang_is_a_failure():
     signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it hangs"))
-    signal.alarm(180)
+    signal.alarm(900)
     yield
     signal.alarm(0)
 
@@ -89,9 +89,16 @@ def checked(arguments):
     return out.exit_code
 
 
-def test_1500_random_privacy_arguments():
+def many(number, all_of_them):
+    """So many cases in the suite; all of them under `-m slow`."""
+    most = pytest.param(all_of_them, marks=pytest.mark.slow)
+    return pytest.mark.parametrize("number", [number, most])
+
+
+@many(500, 4_000)
+def test_random_privacy_arguments(number):
     rng, codes = random.Random(1), []
-    for _ in range(1_500):
+    for _ in range(number):
         arguments = ["privacy"]
         for name in rng.sample(["--rho", "--epsilon", "--delta"], rng.randrange(1, 4)):
             arguments += [name, rng.choice(NUMBERS)]
@@ -100,7 +107,8 @@ def test_1500_random_privacy_arguments():
     assert {0, 2} <= set(codes)
 
 
-def test_150_random_words():
+@many(80, 1_000)
+def test_random_words(number):
     rng = random.Random(2)
     names = [
         "privacy",
@@ -114,7 +122,7 @@ def test_150_random_words():
         "--rho",
         "--version",
     ]
-    for _ in range(150):
+    for _ in range(number):
         checked(rng.choices(names + WORDS + NUMBERS, k=rng.randrange(6)))
 
 
@@ -138,20 +146,22 @@ def plan_arguments(rng):
     return ["plan", *(word for pair in sensible.items() for word in pair)]
 
 
-def test_100_random_plans():
+@many(30, 1_000)
+def test_random_plans(number):
     rng, codes = random.Random(3), []
-    for _ in range(100):
+    for _ in range(number):
         codes.append(checked(plan_arguments(rng) + rng.choice([[], ["--json"]])))
-    assert codes.count(0) > 10
+    assert codes.count(0) > number / 10
 
 
-def test_300_random_ledger_arguments(tmp_path, monkeypatch):
+@many(150, 1_000)
+def test_random_ledger_arguments(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_some(tmp_path / "good.jsonl", run="[/red] and [bold]")
     (tmp_path / "bad.jsonl").write_bytes(b"\xff\xfe{")
     paths = ["good.jsonl", "good.jsonl", "bad.jsonl", ".", "nothing", "/dev/null", *WORDS]
     rng, codes = random.Random(4), []
-    for _ in range(300):
+    for _ in range(number):
         arguments = ["ledger", "show", rng.choice(paths)]
         if rng.random() < 0.5:
             arguments += ["--delta", rng.choice(NUMBERS)]

@@ -33,7 +33,7 @@ class RunIdentity:
     Attributes:
         run: the run's name in this ledger.
         plan: fingerprint of its plan (`sealed_json.fingerprint(plan.to_dict())`).
-        data: fingerprint of its data, as the caller makes it.
+        data: name of its data that tells nothing about them (`ledger.data_id`).
         noise_key: fingerprint of its noise key (`ledger.noise_key_id`).
         mu_per_pass: what one pass costs (`Oracle.mu_per_pass`).
         steps_per_pass: releases in one pass (blocks x period).

@@ -59,7 +59,7 @@ class CheckpointMeta:
     Attributes:
         run: the run's name in the ledger.
         plan: fingerprint of its plan.
-        data: fingerprint of its data.
+        data: name of its data that tells nothing about them (`ledger.data_id`).
         position: steps done: the next one to begin.
         ledger: where the ledger stood when the checkpoint was made.
     """
