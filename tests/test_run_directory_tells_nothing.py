@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from blindstep.cli import app
 from blindstep.drivers import fingerprints
+from blindstep.drivers.storage import SavingInterval
 from blindstep.errors import InvalidArgument
 from blindstep.trusted.ledger import data_id
 from resume_helpers import DATA, small_run
@@ -20,8 +21,10 @@ NEIGHBOUR[5] = 1e308
 def runs(tmp_path_factory):
     """Two runs on the same data and one on a neighbour, all with fresh keys."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, data in (("one", DATA), ("two", DATA), ("six", NEIGHBOUR)):
-        small_run(folder / name, data=data, seed=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SavingInterval, "due", lambda interval: True)  # saves go by the clock else
+        for name, data in (("one", DATA), ("two", DATA), ("six", NEIGHBOUR)):
+            small_run(folder / name, data=data, seed=None)
     return folder
 
 

@@ -149,7 +149,7 @@ def block_mu(sensitivities: Sequence[float], column_norms: np.ndarray, noise_std
             f"{len(sensitivities)} sensitivities for {len(column_norms)} steps: give one for each."
         )
     positive("noise_std", noise_std, "a release without noise is not private")
-    return float(np.max(np.asarray(sensitivities) * column_norms) / noise_std)
+    return float(np.max(np.asarray(sensitivities) * column_norms)) / noise_std
 
 
 def noise_std_for(mu: float, cost: float) -> float:
