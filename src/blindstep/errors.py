@@ -6,6 +6,7 @@ or a record into a message.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from numbers import Integral, Real
 
@@ -40,16 +41,24 @@ def positive(name: str, value: object, remedy: str = "give a finite number above
 
 def finite(name: str, value: object, remedy: str = "give a finite number") -> float:
     """Return `value` as a float, or raise: it must be a finite real number."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(float(value)):
+    number = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # an integer past all floats
+            number = float(value)
+    if not math.isfinite(number):
         raise InvalidArgument(f"{name} must be a finite number, got {value!r}: {remedy}.")
-    return float(value)
+    return number
 
 
 def count(name: str, value: object, least: int = 1) -> int:
-    """Return `value` as an int, or raise: it must be a whole number of at least `least`."""
+    """Return `value` as an int, or raise: a whole number of at least `least`, within 64 bits."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise InvalidArgument(
             f"{name} must be a whole number of at least {least}, got {value!r}: give an integer."
+        )
+    if int(value) >= 2**63:
+        raise InvalidArgument(
+            f"{name} must be below 2^63, got one of {int(value).bit_length()} bits: give less."
         )
     return int(value)
 

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.drivers import fingerprints, mesh
+from blindstep.drivers.callbacks import telling_failures
 from blindstep.drivers.planned import plan_for
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import ParameterSpace, check_loss, count_records
@@ -85,7 +86,9 @@ def minimize(
         start = machine.begin(space.flatten(params))
         known = functools.partial(fingerprints.of_run, loss, params, data)
         with Session(machine, plan, start, storage, known, seed=seed) as session:
-            return _run(loss, data, plan, space, machine, session, progress)
+            return telling_failures(
+                lambda: _run(loss, data, plan, space, machine, session, progress)
+            )
 
 
 def _run(

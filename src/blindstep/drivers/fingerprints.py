@@ -2,8 +2,8 @@
 
 A run that is resumed repeats releases that may have been seen, under the same noise. That is free of
 charge only if they come out bit for bit the same, so data, start, loss and the programs that compute
-them are compared first. Fingerprints are public unless the data can be guessed: who holds a candidate
-data set can check it against its fingerprint, as with any hash.
+them are compared first. The fingerprint of data is secret: who holds a candidate data set can check it
+against any hash. Only the secret state holds it; what others may read has `ledger.data_id`.
 """
 
 from __future__ import annotations

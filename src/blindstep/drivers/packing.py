@@ -16,6 +16,12 @@ from blindstep.trusted.checkpoint import Arrays
 from blindstep.trusted.randomness import Keys
 from blindstep.trusted.refusals import CheckpointMismatch
 
+_OF_KEYS = {
+    "key.noise": ((8,), np.dtype(np.uint32)),
+    "key.public": ((2,), np.dtype(np.uint32)),
+    "key.seeded": ((), np.dtype(np.bool_)),
+}
+
 
 class Packed(NamedTuple):
     """What a checkpoint holds, the public meta data apart.
@@ -48,9 +54,13 @@ def pack(packed: Packed) -> Arrays:
 def unpack(arrays: Mapping[str, np.ndarray], like: State, where: str) -> Packed:
     """What `pack` packed; its state must have the shapes of `like`. `where` is for the refusal."""
     template = _named(like)
-    found = {name: arrays[name] for name in arrays if name.startswith("state.")}
     shapes = {name: (leaf.shape, np.dtype(leaf.dtype)) for name, leaf in template.items()}
-    if {name: (leaf.shape, leaf.dtype) for name, leaf in found.items()} != shapes:
+    shapes |= _OF_KEYS
+    hashes = [arrays.get(f"known.{name}") for name in Fingerprints.__annotations__]
+    found = {n: a for n, a in arrays.items() if not n.startswith(("saved.", "known."))}
+    if {n: (a.shape, a.dtype) for n, a in found.items()} != shapes or any(
+        a is None or a.ndim != 1 or a.dtype != np.uint8 for a in hashes
+    ):
         raise CheckpointMismatch(
             f"{where} holds a state of other names, shapes or dtypes than this version of blindstep "
             "uses: resume it with the version that began it."

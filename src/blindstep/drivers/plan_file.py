@@ -27,9 +27,8 @@ def check(directory: str, plan: Plan, *, resuming: bool) -> None:
             "give another one for a new run. The ledger keeps what this one spent."
         )
     try:
-        with open(path, encoding="utf-8") as file:
-            written = fingerprints.of_plan(Plan.from_json(file.read()))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        written = fingerprints.of_plan(Plan.from_json(durable.read_file(path).decode()))
+    except (OSError, ValueError) as error:
         raise CheckpointDamaged(
             f"{path} is not as it was written ({error}): delete it. It is a copy for people, and is "
             "written anew."

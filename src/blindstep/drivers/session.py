@@ -39,7 +39,7 @@ from blindstep.trusted import durable
 from blindstep.trusted.account import RunAccount, RunIdentity
 from blindstep.trusted.checkpoint import CURRENT, Arrays, Checkpoint, CheckpointMeta
 from blindstep.trusted.journal import Head
-from blindstep.trusted.ledger import Ledger, answers_id, noise_key_id, read_ledger
+from blindstep.trusted.ledger import Ledger, answers_id, data_id, noise_key_id, read_ledger
 from blindstep.trusted.randomness import Keys, fresh_keys
 from blindstep.trusted.refusals import (
     CheckpointDamaged,
@@ -177,7 +177,7 @@ class Session:
             return
         ledger.check()  # its lock keeps other processes away from the checkpoint too
         packed = pack(Packed(state, self.keys, self._known, self.saved))
-        meta = CheckpointMeta(self._run, self._plan_id, self._known.data, position, ledger.head)
+        meta = CheckpointMeta(self._run, self._plan_id, self._data_id, position, ledger.head)
         self._interval.measure(lambda: checkpoint.save(packed, meta))
 
     def close(self) -> None:
@@ -214,13 +214,15 @@ class Session:
         if found is None:
             return None
         arrays, meta = found
-        self._checkpoint.check(meta, plan=self._plan_id, data=self._known.data)
-        return unpack(arrays, self.state, self._name(CURRENT)), meta
+        self._checkpoint.check(meta, plan=self._plan_id, data=meta.data)
+        packed = unpack(arrays, self.state, self._name(CURRENT))
+        self.keys = packed.keys
+        self._checkpoint.check(meta, plan=self._plan_id, data=self._data_id)
+        return packed, meta
 
     def _start(self, seed: int | None) -> None:
         self.keys = _agreed_keys(seed)
-        word = os.path.basename(os.path.abspath(self._storage.directory or "run"))
-        self._run = f"{word}-{os.urandom(6).hex()}"
+        self._run = f"{self._word}-{os.urandom(6).hex()}"
         ledger = self._open_ledger(None)
         self._check_unchanged(None)
         own = ledger.account.runs if self._storage.ledger is None else {}
@@ -285,14 +287,14 @@ class Session:
 
     def _open_ledger(self, head: Head | None) -> Ledger:
         path, budget, name = self._storage.ledger_path, self._storage.budget, None
-        if self._storage.ledger is not None and os.path.exists(path):
-            # Who names a shared ledger says that these are its people, whatever was made of their
-            # data; one that was never begun names nobody yet.
+        if os.path.exists(path):
+            # Who names a ledger says that these are its people, whatever was made of their data;
+            # one that was never begun names nobody yet.
             with contextlib.suppress(LedgerMismatch):
                 name = read_ledger(path).records
         self._ledger = Ledger.open(
             path,
-            records=name or self._storage.records or self._known.data,
+            records=name or self._storage.records or self._word,
             budget=None if budget is None else budget.rho,
             head=head,
         )
@@ -304,7 +306,7 @@ class Session:
             RunIdentity(
                 run=self._run,
                 plan=self._plan_id,
-                data=self._known.data,
+                data=self._data_id,
                 noise_key=noise_key_id(np.asarray(self.keys.noise)),
                 mu_per_pass=oracle.mu_per_pass(),
                 steps_per_pass=oracle.schedule.blocks_per_pass * oracle.schedule.period,
@@ -312,6 +314,16 @@ class Session:
             )
         )
         return self._account
+
+    @property
+    def _word(self) -> str:
+        """What people will recognise the run by; it must not depend on the data."""
+        return os.path.basename(os.path.abspath(self._storage.directory or "run")) or "run"
+
+    @property
+    def _data_id(self) -> str:
+        """What others may read about the data: nothing, without the noise key."""
+        return data_id(np.asarray(self.keys.noise), self._known.data)
 
     def _name(self, file: str) -> str:
         return os.path.join(os.path.abspath(self._storage.directory or ""), file)

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from blindstep.trusted import accounting
 from blindstep.trusted.account import Account
@@ -51,7 +52,9 @@ def spending_numbers(account: Account, delta: float) -> dict[str, Any]:
 def spending_table(account: Account, delta: float) -> Table:
     """The same as a table. Epsilons do not add up: mu does, in squares."""
     numbers = spending_numbers(account, delta)
-    table = Table(title=f"Spent on the records {str(account.records)[:16]}", title_justify="left")
+    # As Text: names are the user's own, and may look like markup.
+    title = Text(f"Spent on the records {str(account.records)[:16]}", style="table.title")
+    table = Table(title=title, title_justify="left")
     table.add_column("run", style="bold", overflow="fold")
     table.add_column("plan")
     table.add_column("since")
@@ -59,7 +62,8 @@ def spending_table(account: Account, delta: float) -> Table:
         table.add_column(heading, justify="right")
     for run in numbers["runs"]:
         steps, spent = f"{run['steps_begun']:,}", (run["mu"], run["epsilon"])
-        table.add_row(run["run"], run["plan"][:8], run["since"][:10], steps, *map(_number, spent))
+        names = (Text(run["run"]), Text(run["plan"][:8]), Text(run["since"][:10]))
+        table.add_row(*names, steps, *map(_number, spent))
     table.add_section()
     for title, prefix in (("total", ""), ("budget", "budget_"), ("remaining", "remaining_")):
         amounts = (numbers[prefix + "mu"], numbers[prefix + "epsilon"])

@@ -24,6 +24,7 @@ from blindstep.trusted import accounting
 from blindstep.trusted.bounds import Bounds
 from blindstep.trusted.oracle import increment_sensitivities
 from blindstep.trusted.privacy import Privacy
+from blindstep.trusted.schedule import require_period
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,10 @@ class Layout:
         return self.directions if self.sharing == "block" else self.dim
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def mechanism_norms(name: str, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Column norms of C and row norms of B: a planner asks for the same ones again and again."""
+    require_period(steps)
     mechanism = MECHANISMS[name](steps)
     return mechanism.column_norms(), mechanism.row_norms()
 

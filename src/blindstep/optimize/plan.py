@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.conversion import Conversion
 from blindstep.optimize.learners import AdaptiveStep, ConstantStep
+from blindstep.optimize.plan_json import read_fields
 from blindstep.trusted.arithmetic import Arithmetic, Float64, Lattice
 from blindstep.trusted.blt import BLT
 from blindstep.trusted.bounds import Bounds
@@ -103,7 +104,7 @@ class Plan:
     def build(self) -> Conversion:
         """The state machine of this plan. Its privacy is computed anew, from what it really does."""
         oracle = build_oracle(self)
-        if oracle.mu() > self.rho:
+        if not oracle.mu() <= self.rho:  # a NaN is no budget
             raise InvalidArgument(
                 f"the plan's noise_std {self.noise_std:g} spends mu = {oracle.mu():g}, above its "
                 f"budget rho = {self.rho:g}: make the plan with blindstep.plan."
@@ -174,25 +175,19 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan that `to_json` wrote; unknown or missing names are an error.
-
-        Except `secure`: before it existed, no plan was.
-        """
-        try:
-            raw = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InvalidArgument(f"this is not a plan: {error}.") from error
-        names = {field.name for field in fields(cls)}
-        got = {"secure", *raw} if isinstance(raw, dict) else set()
-        if got != names:
-            raise InvalidArgument(
-                f"this is not a plan: missing {sorted(names - got)}, unknown {sorted(got - names)}."
-            )
-        return cls(**{**raw, "bounds": Bounds(**raw["bounds"]), "notes": tuple(raw["notes"])})
+        """The plan that `to_json` wrote; anything else is refused."""
+        return cls(**read_fields(text, cls))
 
 
 def build_oracle(plan: Plan) -> Oracle:
     """The trusted oracle of a plan."""
+    kinds = {"sampler": SAMPLERS, "mechanism": MECHANISMS, "sharing": [s.value for s in Sharing]}
+    for name, known in kinds.items():
+        if getattr(plan, name) not in known:
+            raise InvalidArgument(
+                f"{name} must be one of {', '.join(known)}, got {getattr(plan, name)!r}: make the "
+                "plan with blindstep.plan."
+            )
     return Oracle(
         estimator=Estimator(
             dim=plan.dim,

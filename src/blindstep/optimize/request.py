@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from blindstep.errors import InvalidArgument, count, positive
 from blindstep.optimize.plan import MECHANISMS, SAMPLERS
@@ -23,6 +23,14 @@ _COUNTS = (
     "directions",
     "evaluations",
 )
+
+
+def _moderate(name: str, value: object) -> None:
+    """Raise unless the amount is one whose powers and products are numbers too."""
+    if not 1e-30 <= positive(name, value) <= 1e30:
+        raise InvalidArgument(
+            f"{name} must lie between 1e-30 and 1e30, got {value!r}: change the unit that it is in."
+        )
 
 
 @dataclass(frozen=True)
@@ -77,10 +85,13 @@ class Request:
 
     def __post_init__(self) -> None:
         count("dim", self.dim)
-        positive("radius", self.radius)
+        _moderate("radius", self.radius)
         for name in ("lipschitz", "gap", "smoothing", "reach"):
             if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
+                _moderate(name, getattr(self, name))
+        for field in fields(self.bounds):
+            if getattr(self.bounds, field.name) < math.inf:
+                _moderate(field.name, getattr(self.bounds, field.name))
         for name in _COUNTS:
             if getattr(self, name) is not None:
                 count(name, getattr(self, name))

@@ -33,7 +33,7 @@ class RunIdentity:
     Attributes:
         run: the run's name in this ledger.
         plan: fingerprint of its plan (`sealed_json.fingerprint(plan.to_dict())`).
-        data: fingerprint of its data, as the caller makes it.
+        data: name of its data that tells nothing about them (`ledger.data_id`).
         noise_key: fingerprint of its noise key (`ledger.noise_key_id`).
         mu_per_pass: what one pass costs (`Oracle.mu_per_pass`).
         steps_per_pass: releases in one pass (blocks x period).
@@ -164,7 +164,7 @@ class Account:
 
     def apply(self, entry: dict[str, Any]) -> None:
         """Take an entry into account. One that makes no sense here is a ValueError or KeyError."""
-        kind, at = entry["kind"], entry["at"]
+        kind, at = entry["kind"], _text(entry, "at")
         if (kind == "ledger") != (self.records is None):
             raise ValueError("a ledger has one first entry, which names its records")
         if kind == "ledger":
@@ -173,7 +173,7 @@ class Account:
                     f"it is of schema {entry['schema']!r}, and this version of blindstep reads "
                     f"schema {SCHEMA}: use the version that wrote it"
                 )
-            self.records = entry["records"]
+            self.records = _text(entry, "records")
         elif kind == "budget":
             self.budget = positive("budget", entry["mu"])
         elif kind == "run":
@@ -209,3 +209,9 @@ class Account:
             attempt.answers[first] = answers
         attempt.replayed += len(again)
         attempt.start, attempt.stop = begun.start, max(attempt.stop, after)
+
+
+def _text(entry: dict[str, Any], name: str) -> str:
+    if not isinstance(entry[name], str):
+        raise ValueError(f"its {name!r} is no text")
+    return entry[name]

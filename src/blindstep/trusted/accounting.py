@@ -23,16 +23,28 @@ from blindstep.errors import InvalidArgument, positive, probability
 # log_ndtr and root finding are good to about 1e-11 relative, at worst (small mu, where the two terms
 # of the formula nearly cancel); answers are moved by far more than that to the safe side.
 _SAFE = 1e-9
+# The formula is that good between these two: above, mu/2 - epsilon/mu is lost in rounding; below,
+# what is left of the two terms is.
+_LEAST, _MOST = 1e-7, 1e9
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
     """log of Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), stable in the tails."""
     first = log_ndtr(mu / 2 - epsilon / mu)
+    if first == -math.inf:
+        return -math.inf
     second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     ratio = min(second - first, 0.0)
     if ratio == 0.0:
         return -math.inf
     return float(first + np.log(-np.expm1(ratio)))
+
+
+def _refuse_above(name: str, value: float, most: float) -> None:
+    if value > most:
+        raise InvalidArgument(
+            f"{name} must be at most {most:g}, got {value:g}: so large a budget protects nobody."
+        )
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -62,6 +74,8 @@ def epsilon(mu: float, delta: float, slack: float = 0.0) -> float:
     answer, so its exponential is enough.
     """
     mu, delta = positive("rho", mu), probability("delta", delta)
+    _refuse_above("rho", mu, _MOST)
+    mu = max(mu, _LEAST)  # a larger mu has a larger epsilon
     if slack > 0.0:
         most = _epsilon(mu, delta / 2)
         log_added = math.log(slack) + np.logaddexp(0.0, most)
@@ -79,7 +93,7 @@ def _epsilon(mu: float, delta: float) -> float:
     if _log_delta(mu, 0.0) <= target:
         return 0.0
     # Above this point even the first term of the formula alone is below delta.
-    upper = mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta))) + 1e-9
+    upper = mu * (mu / 2 + math.sqrt(-2 * target)) + 1e-9
     root = _root(lambda e: _log_delta(mu, e) - target, 0.0, upper)
     return root * (1 + _SAFE) + 1e-300
 
@@ -87,6 +101,7 @@ def _epsilon(mu: float, delta: float) -> float:
 def mu_for_epsilon(epsilon: float, delta: float) -> float:
     """The largest mu that is still (epsilon, delta)-DP, rounded down: it never overshoots."""
     epsilon, delta = positive("epsilon", epsilon), probability("delta", delta)
+    _refuse_above("epsilon", epsilon, _MOST**2 / 2)
     target = math.log(delta)
     low, high = 0.0, 1.0
     while _log_delta(high, epsilon) < target:
@@ -95,6 +110,11 @@ def mu_for_epsilon(epsilon: float, delta: float) -> float:
         low = high
         while _log_delta(low, epsilon) > target:
             low /= 2
+        if low < _LEAST:
+            raise InvalidArgument(
+                f"epsilon = {epsilon:g} at delta = {delta:g} needs a mu below {_LEAST:g}: nothing can "
+                "be learned with so little. Give a larger epsilon or delta."
+            )
     if low == high:
         return low * (1 - _SAFE)
     root = _root(lambda m: _log_delta(m, epsilon) - target, low, high)
@@ -129,7 +149,7 @@ def block_mu(sensitivities: Sequence[float], column_norms: np.ndarray, noise_std
             f"{len(sensitivities)} sensitivities for {len(column_norms)} steps: give one for each."
         )
     positive("noise_std", noise_std, "a release without noise is not private")
-    return float(np.max(np.asarray(sensitivities) * column_norms) / noise_std)
+    return float(np.max(np.asarray(sensitivities) * column_norms)) / noise_std
 
 
 def noise_std_for(mu: float, cost: float) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 
 try:
     import fcntl
@@ -67,6 +69,17 @@ def make_private_directory(path: str) -> None:
     make_private_directory(os.path.dirname(path))
     os.mkdir(path, PRIVATE_DIRECTORY)
     flush_directory(os.path.dirname(path))
+
+
+def read_file(path: str) -> bytes:
+    """All bytes of a plain file. Anything else of that name is an error, not an endless wait.
+
+    A pipe would keep its reader waiting for somebody to write, a device may never end.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "not a plain file", path)
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def free_name(path: str, word: str) -> str:

@@ -23,7 +23,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from blindstep.errors import InvalidArgument
+from blindstep.errors import InvalidArgument, count, positive
 from blindstep.trusted.bounds import Bounds
 from blindstep.trusted.directions import Directions
 
@@ -86,6 +86,10 @@ class Estimator(eqx.Module):
     sharing: Sharing = eqx.field(static=True, default=Sharing.RECORD)
 
     def __check_init__(self) -> None:
+        count("dim", self.dim)
+        count("directions", self.number)
+        positive("smoothing", self.smoothing)
+        positive("reach", self.reach)
         self.bounds.require_finite(needs_diff=False)
         self.sampler.gain(self.number, self.dim)  # raises where so many directions do not exist
         if self.sharing is not Sharing.RECORD and not self.sampler.orthonormal:

@@ -89,7 +89,7 @@ def scan(path: str, content: bytes, visit: Visit, expected: Head | None = None) 
             if (body.pop("n", None), body.pop("prev", None)) != (number, previous):
                 raise ValueError("it does not follow the line before it")
             visit(body)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise LedgerDamaged(
                 f"{path}, line {number + 1}: {reason}. The file is not as it was written. "
@@ -136,8 +136,7 @@ def _was_cut_short(line: bytes, number: int, previous: str) -> bool:
 def read_bytes(path: str) -> bytes:
     """The whole file; one that cannot be read is refused."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return durable.read_file(path)
     except OSError as error:
         raise LedgerUnreadable(
             f"{path} cannot be read ({error.strerror}): check the path and its permissions."

@@ -66,6 +66,17 @@ def answers_id(key: np.ndarray, step: int, answers: np.ndarray) -> str:
     return hmac.digest(secret, content, "sha256").hex()
 
 
+def data_id(key: np.ndarray, fingerprint: str) -> str:
+    """The public name of a data set in one run: HMAC-SHA256 of its fingerprint by the noise key.
+
+    Keyed, because data can be guessed: who knows all records but one could try every value of that
+    one against a plain hash, and privacy would be gone. Without the key it is a random number.
+    """
+    noise_key_id(key)  # refuses what is no key
+    secret = hmac.digest(key.astype("<u4").tobytes(), b"blindstep data", "sha256")
+    return hmac.digest(secret, fingerprint.encode(), "sha256").hex()
+
+
 def read_ledger(path: str | os.PathLike[str]) -> Account:
     """What the ledger says, verified, for looking at: takes no lock and changes nothing.
 

@@ -18,6 +18,18 @@ from jaxtyping import Array, Int, Key
 from blindstep.errors import InvalidArgument, count
 from blindstep.trusted.randomness import public_stream
 
+# Noise and accounting of a block are worked out release by release, in memory.
+_MOST_RELEASES = 2**22
+
+
+def require_period(period: int) -> None:
+    """Raise on more releases in a block than can be accounted for in a few hundred megabytes."""
+    if count("period", period) > _MOST_RELEASES:
+        raise InvalidArgument(
+            f"a block of {period} releases is past the most that is planned for, {_MOST_RELEASES}: fix "
+            "a shorter period or horizon, or larger batches."
+        )
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -40,6 +52,7 @@ class Schedule:
     def __post_init__(self) -> None:
         for name in ("records", "first_batch", "diff_batch", "period", "blocks"):
             count(name, getattr(self, name))
+        require_period(self.period)
         if self.block_size > self.records:
             raise InvalidArgument(
                 f"one block of {self.block_size} records (first_batch {self.first_batch} + "

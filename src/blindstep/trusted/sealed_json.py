@@ -24,6 +24,22 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"it holds {name}")
 
 
+def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names are all different: of two values for one name, no reader must choose."""
+    body = dict(members)
+    if len(body) != len(members):
+        raise ValueError("it has a name twice")
+    return body
+
+
+def parse(text: str | bytes) -> Any:
+    """The value of a JSON text. Anything doubtful is a ValueError: NaN, names given twice, depth."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
 def seal(body: Mapping[str, Any]) -> bytes:
     """`body` as one line of JSON (no newline) that ends with its own hash."""
     text = json.dumps(body, separators=(",", ":"), allow_nan=False).encode("ascii")
@@ -36,10 +52,7 @@ def unseal(line: bytes) -> tuple[dict[str, Any], str]:
     digest = hashlib.sha256(text).hexdigest()
     if found != _MARK + digest.encode("ascii") + _END:
         raise ValueError("its SHA-256 does not match its content")
-    try:
-        body = json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    body = parse(text)
     if not isinstance(body, dict):
         raise ValueError("it is not an object")
     return body, digest
