@@ -18,6 +18,7 @@ from blindstep.errors import (
     NoEntropy,
     VacuousPlan,
 )
+from blindstep.insight.audit import Audit, audit
 from blindstep.insight.clipping import fraction_clipped
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan
@@ -28,6 +29,7 @@ from blindstep.trusted.refusals import BudgetExceeded, StorageError
 __version__ = "0.1.0"
 
 __all__ = [
+    "Audit",
     "BlindstepError",
     "Bounds",
     "BudgetExceeded",
@@ -45,6 +47,7 @@ __all__ = [
     "Statement",
     "StorageError",
     "VacuousPlan",
+    "audit",
     "fraction_clipped",
     "host",
     "minimize",

@@ -1,9 +1,10 @@
-"""The command line: `blindstep privacy | plan | demo | ledger`, each with `--json` for machines."""
+"""The command line: `blindstep privacy | plan | audit | demo | ledger`, with `--json` for machines."""
 
 from __future__ import annotations
 
 import typer
 
+from blindstep.cli.audit import audit
 from blindstep.cli.demo import demo
 from blindstep.cli.ledger import show
 from blindstep.cli.planning import plan, privacy
@@ -14,7 +15,7 @@ app = typer.Typer(
     help="Differentially private optimization from function values alone.",
     pretty_exceptions_enable=False,
 )
-for command in (privacy, plan, demo):
+for command in (privacy, plan, audit, demo):
     app.command()(command)
 
 ledger_app = typer.Typer(no_args_is_help=True, help="What was spent, run by run.")

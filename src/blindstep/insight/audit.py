@@ -127,7 +127,7 @@ def audit(
     Args:
         plan: the plan.
         method: "many-runs" or "one-run".
-        pairs: trials to count: 20,000 pairs of transcripts, or at most 5,000 canaries, by default.
+        pairs: trials to count: 40,000 pairs of transcripts, or at most 5,000 canaries, by default.
             Plans with many steps in many dimensions get fewer; the result says how many.
         confidence: the probability that the bound is right.
         seed: for reproduction; by default the noise keys come from the operating system.
@@ -135,7 +135,7 @@ def audit(
     if method not in METHODS:
         raise InvalidArgument(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     confidence = probability("confidence", confidence)
-    pairs = count("pairs", (20_000 if method == "many-runs" else 5_000) if pairs is None else pairs)
+    pairs = count("pairs", (40_000 if method == "many-runs" else 5_000) if pairs is None else pairs)
     with jax.enable_x64(True):
         scene = Scene(plan, fresh_keys(seed).public)
         claimed = claimed_mu(scene)
@@ -180,9 +180,7 @@ def claimed_mu(scene: Scene) -> float:
 
 def _of_trials(scene: Scene, claimed: float, trials: Trials, confidence: float) -> Audit:
     factor = math.sqrt(scene.plan.passes) / trials.group
-    lower = bounds.mu_lower_bound(
-        trials.scores, trials.neighbour_scores, confidence=confidence
-    )
+    lower = bounds.mu_lower_bound(trials.scores, trials.neighbour_scores, confidence=confidence)
     number = len(trials.scores)
     return _result(
         scene,

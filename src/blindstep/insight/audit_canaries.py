@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from scipy.linalg import solve_triangular
@@ -50,7 +51,7 @@ def run_with_canaries(
     noise, strategy = scene.oracle.mechanism.factors()
     profile = strategy[:, scene.worst]
     # Whitened by B, the canary moves the releases along column i of C.
-    weights = solve_triangular(noise, profile, trans="T", lower=True) / np.linalg.norm(profile)
+    weights = solve_triangular(noise, profile, trans=1, lower=True) / np.linalg.norm(profile)
     sensitivity = scene.oracle.sensitivities()[scene.worst]
     scores, coins, moves = [], [], []
     for blocks in _parts(scene, limit):
@@ -96,7 +97,7 @@ def _attack(
     for block, up in enumerate(coin):
         row = compact.batch(block, scene.worst)[0]
         data[:, row] = (1.0, -1.0) if up else (-1.0, 1.0)
-    nothing = np.zeros((len(blocks), 1, scene.plan.dim))
+    nothing = jnp.zeros((len(blocks), 1, scene.plan.dim))
     _, sums = scene.watch(compact, data, nothing, key[None])
     delta = np.asarray(sums[0, 0] - sums[0, 1], dtype=np.float64) * np.where(coin, 1, -1)[:, None]
     norms = np.linalg.norm(delta, axis=-1, keepdims=True)
@@ -104,4 +105,3 @@ def _attack(
     framed = scene.frame_lanes(lanes[:, None], blocks)
     seen, _ = scene.watch(compact, data[:1], framed, key[None])
     return seen[0, 0, :, :, 0], delta
-

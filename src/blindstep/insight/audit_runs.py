@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from scipy.linalg import solve_triangular
@@ -73,15 +74,15 @@ def run_trials(
 ) -> Trials:
     """Attack the plan of `scene`, whose claim is `mu`, with about `pairs` counted trials."""
     blocks, data = _stage(scene, mu)
-    lanes = _lanes(scene, blocks, data, rng, entropy[:1])
+    chunk = min(_keys_at_once(scene, len(blocks)), -(-len(entropy) // 8))
+    lanes = _lanes(scene, blocks, data, rng, entropy[:chunk])
     compress = _Compression(scene.oracle, scene.worst, len(blocks), rng)
-    chunk = _keys_at_once(scene, len(blocks), len(lanes))
     seen_lanes = scene.frame_lanes(np.stack([lanes] * len(blocks)), blocks)
     parts, moved, finite = [], 0.0, True
     for start in range(0, len(entropy), chunk):
         keys = entropy[start : start + chunk]
         # One shape, one compilation: the last part is filled up and cut.
-        filled = np.resize(keys, (min(chunk, len(entropy)), 8))
+        filled = np.resize(keys, (chunk, 8))
         seen, _ = scene.watch(blocks, data, seen_lanes, filled)
         seen = seen[: len(keys)]
         finite = finite and bool(np.isfinite(seen).all())
@@ -138,20 +139,24 @@ def _lanes(
     blocks: Blocks,
     data: Float[np.ndarray, "2 records"],
     rng: np.random.Generator,
-    key: np.ndarray,
+    keys: np.ndarray,
 ) -> Float[np.ndarray, "lanes release"]:
-    """Orthonormal directions; the first is the one in which the two worlds differ."""
-    nothing = np.zeros((len(blocks), 1, scene.plan.dim))
-    _, sums = scene.watch(blocks, data, nothing, key)
+    """Orthonormal directions; the first is the one in which the two worlds differ.
+
+    One key would do; as many as later are given, so that nothing is compiled twice.
+    """
+    number = min(_LANES, scene.oracle.estimator.release_dim)
+    nothing = jnp.zeros((len(blocks), number, scene.plan.dim))
+    _, sums = scene.watch(blocks, data, nothing, keys)
     shift = np.asarray(sums[0, 1, 0] - sums[0, 0, 0], dtype=np.float64)
-    number = min(_LANES, shift.size)
     columns = np.column_stack([shift, rng.standard_normal((shift.size, number - 1))])
     return np.linalg.qr(columns)[0].T
 
 
-def _keys_at_once(scene: Scene, blocks: int, lanes: int) -> int:
+def _keys_at_once(scene: Scene, blocks: int) -> int:
     """Keys whose transcripts, noise states and draws fit into memory together."""
     size = scene.oracle.estimator.release_dim
+    lanes = min(_LANES, size)
     slots = scene.oracle.mechanism.init(1).shape[0]
     each = 8 * (2 * blocks * scene.plan.period * lanes + (slots + 24) * size + 4 * scene.plan.dim)
     return max(1, _MEMORY // each)
@@ -176,7 +181,7 @@ class _Compression:
         number = min(steps, _PROFILES)
         columns = np.column_stack([strategy[:, worst], rng.standard_normal((steps, number - 1))])
         profiles = np.linalg.qr(columns)[0]
-        own = solve_triangular(noise, profiles, trans="T", lower=True).T
+        own = solve_triangular(noise, profiles, trans=1, lower=True).T
         self._matrices = [own] + [own[:_OTHERS]] * (blocks - 1)
 
     def __call__(

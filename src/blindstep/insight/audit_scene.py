@@ -161,7 +161,12 @@ class Scene:
         heading = jax.random.normal(jax.random.fold_in(public, 0), (plan.dim,), jnp.float64)
         heading = heading / jnp.linalg.norm(heading)
         bounds = plan.bounds
-        limits = (bounds.lipschitz, bounds.width / plan.smoothing, bounds.first_clip, bounds.diff_clip)
+        limits = (
+            bounds.lipschitz,
+            bounds.width / plan.smoothing,
+            bounds.first_clip,
+            bounds.diff_clip,
+        )
         steepest = max(limit for limit in limits if np.isfinite(limit))
         self.loss = Steep(heading, jnp.asarray(_STEEPER * steepest))
         adversary = Adversary(
