@@ -47,7 +47,7 @@ class Audit:
         confidence: that lower_bound_mu is not above the true mu of a correct program.
         pairs: trials that were counted: pairs of transcripts, or canaries of one run.
         passes: times a record takes part; the bound of one pass was multiplied by their root.
-        group: records that were changed at once; the bound was divided by it.
+        group: records that count as changed at once; the bound was divided by it.
         checks: exact checks, by name: whether each holds.
         verdict: "holds" or "BROKEN".
         scores: of the trials in one world, in standard deviations.

@@ -2,8 +2,8 @@
 
 An audit plays the game of the guarantee. Its adversary takes the place of the learner: it sees every
 released gradient and chooses the path, as far out as it likes (the trusted base clamps). The loss is
-so steep that every clamp and clip is at its limit. All records but the changed ones count 0; these
-stand at z = +1 in one data set and at z = -1 in its neighbour, in the batch where that costs most.
+so steep that every clamp and clip is at its limit. All records but one count 0; that one
+stands at z = +1 in one data set and at z = -1 in its neighbour, in the batch where that costs most.
 Where directions are independent, the draw is the worst one: all of a record's directions the same.
 Everything else is the plan's own: schedule, estimator, noise, oracle, state machine, driver.
 """
@@ -189,19 +189,15 @@ class Scene:
                 first, diffs, np.full(per_epoch, epoch), np.arange(0, per_epoch * period, period)
             )
 
-    def costliest(self, blocks: Blocks, group: int) -> Int[np.ndarray, " group"]:
-        """Rows of the batch of block 0 where changed records cost most.
+    def costliest(self, blocks: Blocks) -> int:
+        """The row of block 0 whose change costs most.
 
-        Counted on the rows as they are: a record that is in several batches comes first.
+        Counted on the rows as they are, so that a record in several batches comes first.
         """
         cost = np.zeros(int(max(blocks.first.max(), blocks.diffs.max(initial=0))) + 1)
-        for step in range(self.machine.period):
-            np.add.at(cost, blocks.batch(0, step), self._costs[step] ** 2)
-        rows = blocks.batch(0, self.worst)
-        elsewhere = int(np.argmax(cost))
-        if cost[elsewhere] > cost[rows].max() * (1 + 1e-9):
-            return np.asarray([elsewhere])
-        return rows[np.argsort(-cost[rows], kind="stable")[:group]]
+        for step, each in enumerate(self._costs):
+            np.add.at(cost, blocks.batch(0, step), each**2)
+        return int(np.argmax(cost))
 
     def frame_lanes(
         self, lanes: Float[np.ndarray, "blocks lanes release"], blocks: Blocks

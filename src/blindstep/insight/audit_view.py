@@ -34,7 +34,7 @@ def audit_table(audit: Audit) -> Table:
         f"{audit.lower_bound_mu:.6g}",
         f"{audit.lower_bound_epsilon:.6g}",
         f"confidence {audit.confidence:g}, {audit.pairs:,} {trials}"
-        + (f", {audit.group} records changed at once" if audit.group > 1 else "")
+        + (f", {audit.group} records at once" if audit.group > 1 else "")
         + (f", {audit.passes} passes composed" if audit.passes > 1 else ""),
     )
     return table
