@@ -215,7 +215,7 @@ def _result(
     exact = {
         "epsilon is that of mu": epsilon >= (1 - 1e-7) * bounds.epsilon_at(claimed, plan.delta)
         and plan.epsilon >= (1 - 1e-6) * bounds.epsilon_at(plan.rho, plan.delta),
-        "no record answers more often than the passes say": _rows_are_disjoint(scene),
+        "no record answers more often than the passes say": rows_are_disjoint(scene),
     }
     return Audit(
         preset=plan.preset,
@@ -231,7 +231,7 @@ def _result(
     )
 
 
-def _rows_are_disjoint(scene: Scene) -> bool:
+def rows_are_disjoint(scene: Scene) -> bool:
     """Count the rows that the driver hands out: once in a pass, `passes` times in the run.
 
     Of long runs, as many epochs as have 20 million rows.
