@@ -22,7 +22,11 @@ def watched():
 
     def recording(key, block, step, dim):
         draw = real(key, block, step, dim)
-        jax.debug.callback(lambda *d: drawn.append(tuple(map(np.array, d))), block, step, draw)
+        # As bits: a callback's thread may round float64 to float32.
+        bits = jax.lax.bitcast_convert_type(draw, jnp.uint32)
+        jax.debug.callback(
+            lambda *seen: drawn.append(tuple(map(np.array, seen))), block, step, bits
+        )
         return draw
 
     def loss(x, z):  # another function, so that nothing compiled without recording is used
@@ -40,8 +44,8 @@ def draws_of(watched, run):
     run(loss)
     jax.effects_barrier()
     found = {}
-    for block, step, draw in drawn:
-        address = int(block), int(step)
+    for block, step, bits in drawn:
+        address, draw = (int(block), int(step)), bits.view(np.float64)[:, 0]
         assert np.array_equal(found.setdefault(address, draw), draw)
     return found
 
