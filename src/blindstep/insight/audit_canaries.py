@@ -48,15 +48,17 @@ def run_with_canaries(
 ) -> Guesses:
     """One pass of the plan, at most `most` of its blocks, with a canary in each."""
     limit = min(most, scene.oracle.schedule.blocks_per_pass, scene.oracle.schedule.blocks)
+    parts = list(_parts(scene, limit))
+    worst = int(np.argmax(scene.costs(*parts[0].compact(), 1, key[None])))
     noise, strategy = scene.oracle.mechanism.factors()
-    profile = strategy[:, scene.worst]
+    profile = strategy[:, worst]
     # Whitened by B, the canary moves the releases along column i of C.
     weights = solve_triangular(noise, profile, trans=1, lower=True) / np.linalg.norm(profile)
-    sensitivity = scene.oracle.sensitivities()[scene.worst]
+    sensitivity = scene.oracle.sensitivities()[worst]
     scores, coins, moves = [], [], []
-    for blocks in _parts(scene, limit):
+    for blocks in parts:
         coin = rng.random(len(blocks)) < 0.5
-        seen, delta = _attack(scene, blocks, coin, key)
+        seen, delta = _attack(scene, blocks, worst, coin, key)
         scores.append(seen @ weights / scene.plan.noise_std)
         coins.append(coin)
         moves.append(np.linalg.norm(delta, axis=-1) / sensitivity)
@@ -85,7 +87,7 @@ def _parts(scene: Scene, limit: int) -> Iterator[Blocks]:
 
 
 def _attack(
-    scene: Scene, blocks: Blocks, coin: np.ndarray, key: np.ndarray
+    scene: Scene, blocks: Blocks, worst: int, coin: np.ndarray, key: np.ndarray
 ) -> tuple[Float[np.ndarray, "blocks steps"], Float[np.ndarray, "blocks release"]]:
     """What each block releases along its own canary's direction, and how far the canary moves it.
 
@@ -95,7 +97,7 @@ def _attack(
     compact, records = blocks.compact()
     data = np.zeros((2, records))
     for block, up in enumerate(coin):
-        row = compact.batch(block, scene.worst)[0]
+        row = compact.batch(block, worst)[0]
         data[:, row] = (1.0, -1.0) if up else (-1.0, 1.0)
     nothing = jnp.zeros((len(blocks), 1, scene.plan.dim))
     _, sums = scene.watch(compact, data, nothing, key[None])

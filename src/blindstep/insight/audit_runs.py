@@ -78,11 +78,16 @@ def run_trials(
     scene: Scene, mu: float, pairs: int, rng: np.random.Generator, entropy: np.ndarray
 ) -> Trials:
     """Attack the plan of `scene`, whose claim is `mu`, with about `pairs` counted trials."""
-    blocks, data = _stage(scene)
-    group = group_size(scene.plan, mu, blocks.batch(0, scene.worst).size)
+    blocks, records = _stage(scene)
     chunk = min(_keys_at_once(scene, len(blocks)), -(-len(entropy) // 8))
+    number = min(_LANES, scene.oracle.estimator.release_dim)
+    costs = scene.costs(blocks, records, number, entropy[:chunk])
+    worst = int(np.argmax(costs))
+    group = group_size(scene.plan, mu, blocks.batch(0, worst).size)
+    data = np.zeros((2, records))
+    data[:, _costliest(blocks, costs)] = (-1.0, 1.0)
     lanes = _lanes(scene, blocks, data, rng, entropy[:chunk])
-    compress = _Compression(scene.oracle, scene.worst, len(blocks), rng)
+    compress = _Compression(scene.oracle, worst, len(blocks), rng)
     seen_lanes = scene.frame_lanes(np.stack([lanes] * len(blocks)), blocks)
     parts, moved, finite = [], 0.0, True
     for start in range(0, len(entropy), chunk):
@@ -123,16 +128,23 @@ def keys_needed(plan: Plan, oracle: Oracle, pairs: int) -> int:
     return max(2, min(wanted, int(_DRAWS / (3 * plan.period * size))))
 
 
-def _stage(scene: Scene) -> tuple[Blocks, Float[np.ndarray, "2 records"]]:
-    """Block 0 with the changed record, its neighbour in the epoch, and the next epoch's first."""
+def _stage(scene: Scene) -> tuple[Blocks, int]:
+    """Block 0, its neighbour in the epoch, and the next epoch's first; and their records."""
     epochs = scene.blocks()
     first = next(epochs)
     second = next(epochs, None)
-    chosen = [first[:2]] if second is None else [first[:2], second[:1]]
-    blocks, records = Blocks.joined(chosen).compact()
-    data = np.zeros((2, records))
-    data[:, scene.costliest(blocks)] = (-1.0, 1.0)
-    return blocks, data
+    return Blocks.joined([first[:2]] if second is None else [first[:2], second[:1]]).compact()
+
+
+def _costliest(blocks: Blocks, costs: Float[np.ndarray, " period"]) -> int:
+    """The row of block 0 whose change costs most.
+
+    Counted on the rows as they are, so that a record in several batches comes first.
+    """
+    cost = np.zeros(int(max(blocks.first.max(), blocks.diffs.max(initial=0))) + 1)
+    for step, each in enumerate(costs):
+        np.add.at(cost, blocks.batch(0, step), each**2)
+    return int(np.argmax(cost))
 
 
 def _lanes(
@@ -208,7 +220,7 @@ def _score(
     covariance = train.T @ train / len(train)
     ridge = 1e-9 * np.trace(covariance) / len(covariance) + 1e-300
     weights = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), shift)
-    scale = math.sqrt(weights @ covariance @ weights + 1e-300)
+    scale = math.sqrt(np.mean((train @ weights) ** 2) + 1e-300)
     middle, half = (test @ weights)[:pairs] / scale, group * (weights @ shift) / 2 / scale
     spread = float(np.sqrt(np.mean(noise**2)))
     fixed = bool(np.max(np.abs(shifts - shift)) <= 1e-6 * (np.max(np.abs(shift)) + spread))

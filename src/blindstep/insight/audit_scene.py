@@ -146,7 +146,6 @@ class Scene:
         oracle: its oracle.
         machine: the real state machine, with the adversary as its learner.
         public: the key of directions, orders and paths.
-        worst: the release (from 0) where a changed record costs most.
     """
 
     def __init__(self, plan: Plan, public: Key[Array, ""]) -> None:
@@ -177,9 +176,6 @@ class Scene:
             lambda v: jnp.asarray(v) if isinstance(v, float) else v, machine
         )
         self._space = ParameterSpace.of(jnp.zeros(plan.dim))
-        costs = np.asarray(self.oracle.sensitivities()) * self.oracle.mechanism.column_norms()
-        self._costs = costs
-        self.worst = int(np.argmax(costs))
 
     def blocks(self) -> Iterator[Blocks]:
         """The blocks of the run, epoch by epoch, as the driver lays them out."""
@@ -189,15 +185,22 @@ class Scene:
                 first, diffs, np.full(per_epoch, epoch), np.arange(0, per_epoch * period, period)
             )
 
-    def costliest(self, blocks: Blocks) -> int:
-        """The row of block 0 whose change costs most.
+    def costs(
+        self, blocks: Blocks, records: int, lanes: int, keys: UInt32[np.ndarray, "keys 8"]
+    ) -> Float[np.ndarray, " period"]:
+        """What a changed record costs in each release of a block: how far it moves the increment,
+        measured on one GRAD and one DIFF, times the norm of its column of C.
 
-        Counted on the rows as they are, so that a record in several batches comes first.
+        Not by the declared sensitivities: they are on trial too.
         """
-        cost = np.zeros(int(max(blocks.first.max(), blocks.diffs.max(initial=0))) + 1)
-        for step, each in enumerate(self._costs):
-            np.add.at(cost, blocks.batch(0, step), each**2)
-        return int(np.argmax(cost))
+        columns = np.linalg.norm(self.oracle.mechanism.strategy(), axis=0)
+        later = 1 + int(np.argmax(columns[1:])) if len(columns) > 1 else 0
+        data = np.zeros((2, records))
+        for world, step in enumerate((0, later)):
+            data[world, blocks.batch(0, step)[0]] = 1.0
+        _, sums = self.watch(blocks, data, jnp.zeros((len(blocks), lanes, self.plan.dim)), keys)
+        first, diff = np.linalg.norm(sums[0, :, 0], axis=-1)
+        return np.concatenate([first * columns[:1], diff * columns[1:]])
 
     def frame_lanes(
         self, lanes: Float[np.ndarray, "blocks lanes release"], blocks: Blocks
