@@ -28,7 +28,9 @@ def mutant(name: str, file: str, old: str, new: str, *caught_by: str) -> Mutant:
 
 PAPER = "audit --preset paper --records 2000"
 TIGHT = "audit --records 2000"
-CLIPPED = "audit --clip 1 --records 2000 --oracle naive --horizon 8 --first-batch 20"
+CLIPPED = (
+    "audit --clip 1 --records 2000 --oracle naive --horizon 8 --first-batch 20 --sharing record"
+)
 PASSES = "audit --records 2000 --oracle naive --horizon 8 --first-batch 100 --passes 4"
 
 ORACLE, ESTIMATORS, INCREMENTS, PREFIX, RANDOMNESS, SCHEDULE, ACCOUNTING, LEDGER = (
@@ -196,14 +198,9 @@ MUTANTS = (
             PREFIX,
             NODES,
             f"return {PAPERS} if self.steps == {steps} else np.sqrt(nodes)",
-            *audits,
             f"tests/test_oracle.py::test_mu_is_the_brute_force_one[{steps}]",
         )
-        for steps, audits in (
-            (1, ()),
-            (2, ("audit --preset paper --records 2000 --horizon 2",)),
-            (4, ()),
-        )
+        for steps in (1, 2, 4)
     ),
     # -- records that count too much -----------------------------------------------------------------
     mutant(
