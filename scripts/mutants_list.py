@@ -33,11 +33,11 @@ CLIPPED = (
 )
 PASSES = "audit --records 2000 --oracle naive --horizon 8 --first-batch 100 --passes 4"
 
-ORACLE, ESTIMATORS, INCREMENTS, PREFIX, RANDOMNESS, SCHEDULE, ACCOUNTING, LEDGER = (
+ORACLE, ESTIMATORS, INCREMENTS, PREFIX, RANDOMNESS, SCHEDULE, ACCOUNTING, ARITHMETIC, LEDGER = (
     f"trusted/{name}.py"
     for name in (
         *("oracle", "estimators", "increments", "prefix", "randomness", "schedule", "accounting"),
-        "ledger",
+        *("arithmetic", "ledger"),
     )
 )
 CONVERSION, COMPILED, SESSION = (
@@ -46,7 +46,7 @@ CONVERSION, COMPILED, SESSION = (
     "drivers/session.py",
 )
 
-DRAW = "draw = self.noise_std * gaussian(key, block, step, self.estimator.release_dim)"
+DRAW = "draw = self.arithmetic.draw(key, block, step, size, std)"
 BLOCK = "block = state.epoch * self.blocks_per_epoch + state.step // self.period"
 RELEASE = "self.oracle.release(state.oracle, increment, block, in_block, noise)"
 NODES = "return np.sqrt(nodes)"
@@ -91,6 +91,13 @@ MUTANTS = (
         "audit --records 2000 --oracle variance-reduced --horizon 8 --mechanism blt",
     ),
     mutant(
+        "noise x 0.9: on the lattice",
+        ARITHMETIC,
+        "return discrete_gaussian(key, block, step, dim)",
+        "return jnp.rint(0.9 * discrete_gaussian(key, block, step, dim))",
+        PAPER + " --secure",
+    ),
+    mutant(
         "missing factor 2",
         ESTIMATORS,
         "return 2.0 * self.record_bound(kind) / batch",
@@ -102,8 +109,8 @@ MUTANTS = (
     mutant(
         "sensitivity of the wrong batch",
         ORACLE,
-        "self.estimator.sensitivity(Kind.DIFF, self.schedule.diff_batch)",
-        "self.estimator.sensitivity(Kind.DIFF, self.schedule.first_batch)",
+        "later = of(Kind.DIFF, schedule.diff_batch)",
+        "later = of(Kind.DIFF, schedule.first_batch)",
         PAPER,
     ),
     # -- noise used twice, or known ----------------------------------------------------------------
@@ -171,8 +178,8 @@ MUTANTS = (
     mutant(
         "noise past the horizon",
         ORACLE,
-        "jnp.where(step <= self.mechanism.steps, running + noise, jnp.nan)",
-        "running + noise",
+        "released = jnp.where(step <= self.mechanism.steps, released, jnp.nan)",
+        "released = 1.0 * released",
         "tests/test_oracle.py::test_past_the_horizon_is_an_error_and_a_nan_when_compiled",
     ),
     # -- the wrong tree ----------------------------------------------------------------------------
@@ -263,9 +270,23 @@ MUTANTS = (
     mutant(
         "a sum that runs on into the next block",
         ORACLE,
-        "running = jnp.where(first, increment, state.running + increment)",
-        "running = state.running + increment",
+        "running = jnp.where(first, term, state.running + term)",
+        "running = state.running + term",
         "tests/test_oracle.py::test_a_new_block_forgets_the_last_one",
+    ),
+    mutant(
+        "rounding left out of the sensitivity",
+        ARITHMETIC,
+        "return math.sqrt(release_dim) / STD",
+        "return 0.0",
+        "tests/test_secure.py::test_snapping_adds_at_most_its_bound",
+    ),
+    mutant(
+        "increments not snapped to the lattice",
+        ARITHMETIC,
+        "return jnp.rint(increment / (noise_std / STD))",
+        "return increment / (noise_std / STD)",
+        "tests/test_precision_attack.py::test_on_the_lattice_nothing_is_certain",
     ),
     # -- accounting --------------------------------------------------------------------------------
     mutant(
@@ -277,9 +298,9 @@ MUTANTS = (
     ),
     mutant(
         "passes not composed in the noise",
-        "optimize/assemble.py",
-        "cost * math.sqrt(unit.schedule.passes)",
-        "cost",
+        ARITHMETIC,
+        "costs = sensitivities * columns * math.sqrt(passes)",
+        "costs = sensitivities * columns",
         PASSES,
     ),
     mutant(

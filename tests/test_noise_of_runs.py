@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blindstep import NoEntropy, Optimizer, host, plan
-from blindstep.trusted import oracle, randomness
+from blindstep.trusted import arithmetic, randomness
 from losses import capped_distance
 from resume_helpers import CHOICES, DATA, HORIZON, cut_after, small_run
 
@@ -18,7 +18,7 @@ EPOCHS = 16
 @pytest.fixture(scope="module")
 def watched():
     """The draws of all runs under `loss`, as (block, step, draw), in the order they were made."""
-    drawn, real = [], oracle.gaussian
+    drawn, real = [], arithmetic.gaussian
 
     def recording(key, block, step, dim):
         draw = real(key, block, step, dim)
@@ -33,7 +33,7 @@ def watched():
         return capped_distance(x, z)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(oracle, "gaussian", recording)
+        patch.setattr(arithmetic, "gaussian", recording)
         yield drawn, loss
 
 

@@ -211,7 +211,7 @@ def _result(
     scene: Scene, claimed: float, *, lower: float, expected: float, checks: Any, **rest: Any
 ) -> Audit:
     plan = scene.plan
-    epsilon = accounting.epsilon(claimed, plan.delta)
+    epsilon = accounting.epsilon(claimed, plan.delta, scene.oracle.slack())
     exact = {
         "epsilon is that of mu": epsilon >= (1 - 1e-7) * bounds.epsilon_at(claimed, plan.delta)
         and plan.epsilon >= (1 - 1e-6) * bounds.epsilon_at(plan.rho, plan.delta),

@@ -240,6 +240,7 @@ class Scene:
             self.public,
             jnp.asarray(noise),
         )
+        sums = self.oracle.arithmetic.value(sums, self.plan.noise_std)
         return np.asarray(seen), np.asarray(sums)
 
 
