@@ -240,7 +240,6 @@ class Scene:
             self.public,
             jnp.asarray(noise),
         )
-        sums = self.oracle.arithmetic.value(sums, self.plan.noise_std)
         return np.asarray(seen), np.asarray(sums)
 
 
@@ -290,7 +289,9 @@ def _watch(
                 state, _ = run_blocks(
                     watching, loss, space, state, z, first[None], diffs[None], public, key
                 )
-                return state.learner.values, state.oracle.running
+                oracle = watching.oracle
+                total = oracle.arithmetic.value(state.oracle.running, oracle.noise_std)
+                return state.learner.values, total
 
             return jax.lax.map(block, blocks)
 
