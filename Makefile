@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint bench docs format clean
+.PHONY: install demo test mutants lint bench docs format clean
 
 install: $(STAMP)
 
@@ -20,6 +20,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
+
+mutants: $(STAMP)
+	$(BIN)/python scripts/mutants.py
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks scripts examples

@@ -42,7 +42,7 @@ def flops(data, plan_name, sharding):
     """Operations that each device does in one epoch, counted by the compiler."""
     plan = bs.plan(records=RECORDS, dim=DIM, **BUDGET, **PLANS[plan_name])
     machine, keys = plan.build(), fresh_keys(3)
-    rows = next(compiled._epochs_of_rows(machine, keys.public, 0))
+    rows = next(compiled.epochs_of_rows(machine, keys.public, 0))
     space, state = ParameterSpace.of(np.zeros(DIM)), machine.begin(jnp.zeros(DIM))
     lowered = compiled.run_epoch.lower(
         machine, loss, space, state, data, *rows, keys.public, keys.noise, sharding

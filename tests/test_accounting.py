@@ -32,6 +32,12 @@ def test_epsilon_is_enough_and_hardly_more(mu, delta):
         assert reference.gaussian_delta(mu, epsilon * (1 - 1e-6)) > delta * (1 - 1e-9)
 
 
+@given(MUS, st.floats(0.0, 50.0))
+def test_delta_is_never_below_the_truth(mu, epsilon):
+    truth = reference.gaussian_delta(mu, epsilon)
+    assert truth <= accounting.delta(mu, epsilon) <= truth * (1 + 1e-8) + 1e-300
+
+
 @given(st.floats(1e-3, 100.0), DELTAS)
 def test_calibration_never_overshoots_and_hardly_undershoots(epsilon, delta):
     mu = accounting.mu_for_epsilon(epsilon, delta)

@@ -18,6 +18,7 @@ from blindstep.errors import (
     NoEntropy,
     VacuousPlan,
 )
+from blindstep.insight.audit import Audit, audit
 from blindstep.insight.certificate import Certificate, certificate
 from blindstep.insight.clipping import fraction_clipped
 from blindstep.optimize.plan import Plan
@@ -29,6 +30,7 @@ from blindstep.trusted.refusals import BudgetExceeded, StorageError
 __version__ = "0.1.0"
 
 __all__ = [
+    "Audit",
     "BlindstepError",
     "Bounds",
     "BudgetExceeded",
@@ -47,6 +49,7 @@ __all__ = [
     "Statement",
     "StorageError",
     "VacuousPlan",
+    "audit",
     "certificate",
     "fraction_clipped",
     "host",

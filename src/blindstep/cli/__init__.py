@@ -1,9 +1,10 @@
-"""The command line, `blindstep privacy | plan | train | demo | report | ledger`, with `--json`."""
+"""The command line: privacy, plan, train, audit, report, demo and ledger, each with `--json`."""
 
 from __future__ import annotations
 
 import typer
 
+from blindstep.cli.audit import audit
 from blindstep.cli.demo import demo
 from blindstep.cli.ledger import show
 from blindstep.cli.planning import plan, privacy
@@ -16,7 +17,7 @@ app = typer.Typer(
     help="Differentially private optimization from function values alone.",
     pretty_exceptions_enable=False,
 )
-for command in (privacy, plan, train, report, demo):
+for command in (privacy, plan, train, audit, report, demo):
     app.command()(command)
 
 ledger_app = typer.Typer(no_args_is_help=True, help="What was spent, run by run.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -10,7 +10,7 @@ from rich.console import Console
 from blindstep.cli.common import AsJson, Delta, Epsilon, Rho, fail, print_json
 from blindstep.errors import BlindstepError
 from blindstep.insight.tables import plan_table, privacy_numbers, privacy_table
-from blindstep.optimize.plan import MECHANISMS, SAMPLERS
+from blindstep.optimize.plan import MECHANISMS, SAMPLERS, Plan
 from blindstep.optimize.planner import PRESETS
 from blindstep.optimize.planner import plan as make_plan
 from blindstep.optimize.request import ORACLES
@@ -67,36 +67,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Plan a run: every number of it, what it costs and what it certifies."""
+    options = {name: value for name, value in locals().items() if name != "as_json"}
     try:
-        fixed = {
-            "oracle": oracle,
-            "horizon": horizon,
-            "period": period,
-            "epochs": epochs,
-            "passes": passes,
-            "first_batch": first_batch,
-            "diff_batch": diff_batch,
-            "directions": directions,
-            "evaluations": evaluations,
-            "mechanism": mechanism,
-            "sampler": sampler,
-            "sharing": sharing,
-            "smoothing": smoothing,
-            "reach": reach,
-            "secure": secure,
-        }
-        made = make_plan(
-            dim=dim,
-            privacy=Privacy(epsilon, delta, rho=rho),
-            radius=radius,
-            records=records,
-            tolerance=tolerance,
-            preset=preset,
-            lipschitz=lipschitz,
-            gap=gap,
-            bounds=None if clip is None else Clip(clip, diff_clip),
-            **fixed,
-        )
+        made = plan_from(**options)
     except BlindstepError as error:
         fail(error, as_json)
     if as_json:
@@ -106,3 +79,20 @@ def plan(
     console.print(plan_table(made))
     for note in made.notes:
         console.print(f"- {note}", style="bold red" if note.startswith("VACUOUS") else None)
+
+
+def plan_from(
+    *,
+    rho: float | None,
+    epsilon: float | None,
+    delta: float,
+    clip: float | None,
+    diff_clip: float | None,
+    **options: Any,
+) -> Plan:
+    """The plan that the options of `blindstep plan` describe."""
+    return make_plan(
+        privacy=Privacy(epsilon, delta, rho=rho),
+        bounds=None if clip is None else Clip(clip, diff_clip),
+        **options,
+    )

@@ -112,7 +112,7 @@ def _run(
     with RunProgress(machine.oracle, machine.epochs, plan.delta, show=progress) as bar:
         for epoch in range(session.position // horizon):
             bar.advance(epoch + 1)
-        for first, diffs in _epochs_of_rows(machine, keys.public, session.position // horizon):
+        for first, diffs in epochs_of_rows(machine, keys.public, session.position // horizon):
             held = _only(data, first, diffs) if on_disk else (data, first, diffs)
             # Loss and noise are functions: an epoch begun before a crash comes out the same.
             session.before_release(session.position, horizon, replay=True)
@@ -143,7 +143,7 @@ def _run(
     )
 
 
-def _epochs_of_rows(
+def epochs_of_rows(
     machine: Conversion, public: Key[Array, ""], done: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Row numbers of each epoch after `done`: GRAD (block, record), DIFF (block, step, record)."""
@@ -185,7 +185,27 @@ def run_epoch(
     noise: NoiseKey,
     sharding: NamedSharding | None = None,
 ) -> tuple[State, Float[Array, " dim"], Released]:
-    """One epoch: a scan over blocks, each a GRAD and a scan over its DIFFs.
+    """One epoch: its blocks, then its mean and the state in which the next one starts."""
+    state, released = run_blocks(
+        machine, loss, space, state, data, first, diffs, public, noise, sharding
+    )
+    state, mean = machine.end_epoch(state)
+    return state, mean, released
+
+
+def run_blocks(
+    machine: Conversion,
+    loss: Loss,
+    space: ParameterSpace,
+    state: State,
+    data: PyTree,
+    first: Int[Array | np.ndarray, "blocks first"],
+    diffs: Int[Array | np.ndarray, "blocks steps batch"],
+    public: Key[Array, ""],
+    noise: NoiseKey,
+    sharding: NamedSharding | None = None,
+) -> tuple[State, Released]:
+    """A scan over blocks, each a GRAD and a scan over its DIFFs.
 
     `first` and `diffs` are row numbers in `data`: no record is in memory twice. `sharding` is how
     the records are spread over devices.
@@ -211,5 +231,4 @@ def run_epoch(
         return state, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), start, later)
 
     state, released = jax.lax.scan(block, state, (jnp.asarray(first), jnp.asarray(diffs)))
-    state, mean = machine.end_epoch(state)
-    return state, mean, jax.tree.map(jnp.ravel, released)
+    return state, jax.tree.map(jnp.ravel, released)

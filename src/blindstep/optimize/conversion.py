@@ -13,7 +13,7 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.learners import Learner
@@ -42,7 +42,7 @@ class State(eqx.Module):
     point: Float[Array, " dim"]
     previous: Float[Array, " dim"]
     total: Float[Array, " dim"]
-    learner: Float[Array, ""]
+    learner: PyTree
     oracle: OracleState
     epoch: Int[Array, ""]
     step: Int[Array, ""]

@@ -10,7 +10,7 @@ import abc
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 
 def project(vector: Float[Array, " dim"], radius: float | Array) -> Float[Array, " dim"]:
@@ -25,13 +25,13 @@ class Learner(eqx.Module):
     reach: eqx.AbstractVar[float | Float[Array, ""]]
 
     @abc.abstractmethod
-    def init(self) -> Float[Array, ""]:
+    def init(self) -> PyTree:
         """The state at the start of an epoch."""
 
     @abc.abstractmethod
     def update(
-        self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
-    ) -> tuple[Float[Array, ""], Float[Array, " dim"]]:
+        self, state: PyTree, move: Float[Array, " dim"], gradient: Float[Array, " dim"]
+    ) -> tuple[PyTree, Float[Array, " dim"]]:
         """The next move, after a released gradient."""
 
 

@@ -1,0 +1,116 @@
+"""`blindstep audit`: is a plan as private as it says, when its own code runs?"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from blindstep.cli import planning
+from blindstep.cli.common import AsJson, fail, print_json
+from blindstep.drivers.plan_file import PLAN
+from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.insight import audit as auditing
+from blindstep.insight.audit_view import audit_table, save_plot
+from blindstep.optimize.plan import Plan
+
+# What is audited where nothing is said: each value belongs to an option and is used only if the
+# others of its row are left out too, since they say the same in other words.
+_DEFAULTS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    ("dim", 10, ()),
+    ("radius", 0.1, ()),
+    ("records", 100_000, ("tolerance",)),
+    ("rho", 1.0, ("epsilon",)),
+    ("lipschitz", 1.0, ("clip",)),
+    ("gap", 1.0, ("clip",)),
+)
+
+
+def audit(
+    plan_file: Annotated[
+        str | None,
+        typer.Option("--plan", help="A plan: the JSON of `blindstep plan`, or a run directory."),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help=f"One of: {', '.join(auditing.METHODS)}.")
+    ] = "many-runs",
+    pairs: Annotated[int | None, typer.Option(help="Trials to count.")] = None,
+    confidence: Annotated[float, typer.Option(help="That the bound is right.")] = 0.999,
+    seed: Annotated[int | None, typer.Option(help="For reproduction.")] = None,
+    plot: Annotated[str | None, typer.Option(help="Write a picture to this file.")] = None,
+    as_json: AsJson = False,
+    **options: Any,
+) -> None:
+    """Attack a plan through its own code: a lower bound on mu against what is claimed.
+
+    Takes the options of `blindstep plan`, or a plan. Exit code 1 if the claim is broken.
+    """
+    try:
+        plan = _read(plan_file, options) if plan_file else _described(options)
+        found = auditing.audit(plan, method=method, pairs=pairs, confidence=confidence, seed=seed)
+        if plot is not None:
+            _draw(found, plot)
+    except BlindstepError as error:
+        fail(error, as_json)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        Console().print(audit_table(found))
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def _with_plan_options() -> inspect.Signature:
+    """The signature of the command: its own options, then those of `blindstep plan`, all optional."""
+    own = inspect.signature(audit, eval_str=True).parameters.values()
+    mine = [p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    taken = {p.name for p in mine}
+    plans = inspect.signature(planning.plan, eval_str=True).parameters.values()
+    # `dim` and `radius` have no default there; here they have one, in _DEFAULTS.
+    shared = [
+        p.replace(default=None if p.default is p.empty else p.default)
+        for p in plans
+        if p.name not in taken
+    ]
+    return inspect.Signature([*mine, *shared])
+
+
+def _described(options: dict[str, Any]) -> Plan:
+    for name, value, others in _DEFAULTS:
+        if all(options[other] is None for other in (name, *others)):
+            options[name] = value
+    free = all(options[name] is None for name in ("horizon", "epochs", "tolerance"))
+    if options["preset"] == "paper" and free:
+        # The theorem's own horizon would be refused where it promises nothing; privacy is the same.
+        options["horizon"] = 16
+    return planning.plan_from(**options)
+
+
+def _read(path: str, options: dict[str, Any]) -> Plan:
+    defaults = inspect.signature(planning.plan).parameters
+    given = [
+        name
+        for name, value in options.items()
+        if value is not None and value != defaults[name].default
+    ]
+    if given:
+        raise InvalidArgument(f"give either --plan or {', '.join(given)}: the plan has them all.")
+    file_name = os.path.join(path, PLAN) if os.path.isdir(path) else path
+    try:
+        with open(file_name, encoding="utf-8") as file:
+            return Plan.from_json(file.read())
+    except (OSError, UnicodeDecodeError, TypeError, KeyError) as error:
+        raise InvalidArgument(f"{file_name} is not a plan ({error}).") from error
+
+
+def _draw(found: auditing.Audit, path: str) -> None:
+    try:
+        save_plot(found, path)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"the picture {path} cannot be written: {error}.") from error
+
+
+audit.__signature__ = _with_plan_options()

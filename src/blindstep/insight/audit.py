@@ -1,0 +1,265 @@
+"""An audit of a plan: a lower bound on mu, measured through the real driver, against what is claimed.
+
+What is claimed comes from the plan's budget and its own statement; what is measured comes from what
+the code does. Beside the statistics there are exact checks, of what statistics could only suggest.
+`docs/audit.md` says how to read it and what it cannot see.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from blindstep.errors import InvalidArgument, count, probability
+from blindstep.insight import audit_bounds as bounds
+from blindstep.insight.audit_canaries import run_with_canaries
+from blindstep.insight.audit_runs import Trials, keys_needed, run_trials
+from blindstep.insight.audit_scene import Scene
+from blindstep.optimize.plan import Plan
+from blindstep.trusted import accounting
+from blindstep.trusted.randomness import fresh_keys
+
+METHODS = ("many-runs", "one-run")
+# Rows of the schedule that are counted, at most.
+_ROWS = 5 * 10**6
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found.
+
+    Attributes:
+        method: "many-runs" or "one-run".
+        preset: of the plan.
+        claimed_mu: what the plan says it spends, and never more than its budget leaves it.
+        claimed_epsilon: of claimed_mu at delta, by the library's accounting.
+        delta: where epsilon is quoted.
+        lower_bound_mu: what was measured: the true mu is at least this, with `confidence`.
+        lower_bound_epsilon: of lower_bound_mu at delta, by the audit's own arithmetic.
+        expected_lower_bound_mu: what a correct implementation gives with as many trials.
+        confidence: that lower_bound_mu is not above the true mu of a correct program.
+        pairs: trials that were counted: pairs of transcripts, or canaries of one run.
+        passes: times a record takes part; the bound of one pass was multiplied by their root.
+        group: records that count as changed at once; the bound was divided by it.
+        checks: exact checks, by name: whether each holds.
+        verdict: "holds" or "BROKEN".
+        scores: of the trials in one world, in standard deviations.
+        neighbour_scores: in the other.
+    """
+
+    method: str
+    preset: str
+    claimed_mu: float
+    claimed_epsilon: float
+    delta: float
+    lower_bound_mu: float
+    lower_bound_epsilon: float
+    expected_lower_bound_mu: float
+    confidence: float
+    pairs: int
+    passes: int
+    group: int
+    checks: dict[str, bool]
+    scores: Float[np.ndarray, " n"]
+    neighbour_scores: Float[np.ndarray, " m"]
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing speaks against the claim."""
+        return self.lower_bound_mu <= self.claimed_mu and all(self.checks.values())
+
+    @property
+    def verdict(self) -> str:
+        """In one word."""
+        return "holds" if self.holds else "BROKEN"
+
+    @property
+    def reason(self) -> str:
+        """In one sentence."""
+        failed = [name for name, good in self.checks.items() if not good]
+        if self.lower_bound_mu > self.claimed_mu:
+            failed.insert(0, f"mu is at least {self.lower_bound_mu:.4g}, above the claim")
+        if failed:
+            return "The claim is BROKEN: " + "; not so: ".join(failed) + "."
+        return (
+            f"Nothing speaks against the claim; the attack reached {self.lower_bound_mu:.4g} of "
+            f"{self.claimed_mu:.4g} (a correct program gives about "
+            f"{self.expected_lower_bound_mu:.4g} with as many trials)."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the scores, ready for JSON."""
+        left_out = ("scores", "neighbour_scores")
+        fields = {k: getattr(self, k) for k in self.__dataclass_fields__ if k not in left_out}
+        return {**fields, "verdict": self.verdict, "reason": self.reason}
+
+    def __str__(self) -> str:
+        return (
+            f"claimed mu {self.claimed_mu:.6g} (epsilon {self.claimed_epsilon:.6g} at delta "
+            f"{self.delta:g}); measured at least {self.lower_bound_mu:.6g} (epsilon "
+            f"{self.lower_bound_epsilon:.6g}) with confidence {self.confidence:g}: {self.verdict}.\n"
+            f"{self.reason}"
+        )
+
+
+def audit(
+    plan: Plan,
+    *,
+    method: str = "many-runs",
+    pairs: int | None = None,
+    confidence: float = 0.999,
+    seed: int | None = None,
+) -> Audit:
+    """Measure a lower bound on the privacy loss of `plan`, and hold it against what is claimed.
+
+    The block with the changed record, and two others, are run through the real driver under
+    thousands of noise keys ("many-runs"); or one pass of the plan is run once with a canary in each
+    block ("one-run"). The loss is a worst-case one, so this is about the plan and the code, not
+    about the user's loss or data, of which nothing is needed.
+
+    Args:
+        plan: the plan.
+        method: "many-runs" or "one-run".
+        pairs: trials to count: 40,000 pairs of transcripts, or at most 5,000 canaries, by default.
+            Plans with many steps in many dimensions get fewer; the result says how many.
+        confidence: the probability that the bound is right.
+        seed: for reproduction; by default the noise keys come from the operating system.
+    """
+    if method not in METHODS:
+        raise InvalidArgument(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+    confidence = probability("confidence", confidence)
+    pairs = count("pairs", (40_000 if method == "many-runs" else 5_000) if pairs is None else pairs)
+    with jax.enable_x64(True):
+        scene = Scene(plan, fresh_keys(seed).public)
+        claimed = claimed_mu(scene)
+        rng = np.random.default_rng(np.frombuffer(_bytes(16, seed, "audit choices"), np.uint32))
+        if method == "many-runs":
+            keys = _noise_keys(keys_needed(plan, scene.oracle, pairs), seed)
+            trials = run_trials(scene, claimed, pairs, rng, keys)
+            return _of_trials(scene, claimed, trials, confidence)
+        guesses = run_with_canaries(scene, pairs, rng, _noise_keys(1, seed)[0])
+    number, root = len(guesses.scores), math.sqrt(plan.passes)
+    lower = root * bounds.mu_from_guesses(guesses.correct, number, confidence)
+    right = round(number * (1 + math.erf(claimed / root / math.sqrt(8))) / 2)
+    return _result(
+        scene,
+        claimed,
+        method=method,
+        lower=lower,
+        expected=root * bounds.mu_from_guesses(right, number, confidence),
+        confidence=confidence,
+        pairs=number,
+        group=1,
+        checks=_measured_checks(guesses.finite, guesses.moved),
+        scores=guesses.scores[~guesses.coins],
+        neighbour_scores=guesses.scores[guesses.coins],
+    )
+
+
+def claimed_mu(scene: Scene) -> float:
+    """What the plan claims to spend: by its own statement, and by its budget.
+
+    The noise is calibrated so that all of rho is spent; preset `paper` spends less, since its
+    corollary takes the largest sensitivity times the largest column norm, wherever they are. A plan
+    whose stated mu rose together with a noise that fell is held to its budget.
+    """
+    plan, oracle = scene.plan, scene.oracle
+    left = 1.0
+    if plan.preset == "paper":
+        sensitivities, columns = np.asarray(oracle.sensitivities()), oracle.mechanism.column_norms()
+        left = float(np.max(sensitivities * columns) / (sensitivities.max() * columns.max()))
+    return min(plan.mu, plan.rho * left)
+
+
+def _of_trials(scene: Scene, claimed: float, trials: Trials, confidence: float) -> Audit:
+    factor = math.sqrt(scene.plan.passes) / trials.group
+    lower = bounds.mu_lower_bound(trials.scores, trials.neighbour_scores, confidence=confidence)
+    number = len(trials.scores)
+    return _result(
+        scene,
+        claimed,
+        method="many-runs",
+        lower=factor * lower,
+        expected=factor * bounds.expected_lower_bound(claimed / factor, number, confidence),
+        confidence=confidence,
+        pairs=number,
+        group=trials.group,
+        checks={
+            **_measured_checks(trials.finite, trials.moved),
+            "the noise does not depend on the records": trials.fixed,
+        },
+        scores=trials.scores,
+        neighbour_scores=trials.neighbour_scores,
+    )
+
+
+def _measured_checks(finite: bool, moved: float) -> dict[str, bool]:
+    return {
+        "every release is finite": finite,
+        "no increment moves by more than its declared sensitivity": moved <= 1 + 1e-6,
+    }
+
+
+def _result(
+    scene: Scene, claimed: float, *, lower: float, expected: float, checks: Any, **rest: Any
+) -> Audit:
+    plan = scene.plan
+    epsilon = accounting.epsilon(claimed, plan.delta, scene.oracle.slack())
+    exact = {
+        "epsilon is that of mu": epsilon >= (1 - 1e-7) * bounds.epsilon_at(claimed, plan.delta)
+        and plan.epsilon >= (1 - 1e-6) * bounds.epsilon_at(plan.rho, plan.delta),
+        "no record answers more often than the passes say": rows_are_disjoint(scene),
+    }
+    return Audit(
+        preset=plan.preset,
+        claimed_mu=claimed,
+        claimed_epsilon=epsilon,
+        delta=plan.delta,
+        lower_bound_mu=lower,
+        lower_bound_epsilon=bounds.epsilon_at(lower, plan.delta),
+        expected_lower_bound_mu=expected,
+        passes=plan.passes,
+        checks={**checks, **exact},
+        **rest,
+    )
+
+
+def rows_are_disjoint(scene: Scene) -> bool:
+    """Count the rows that the driver hands out: once in a pass, `passes` times in the run.
+
+    Of long runs, as many epochs as have five million rows.
+    """
+    plan = scene.plan
+    size = plan.first_batch + plan.diff_batch * (plan.period - 1)
+    per_pass, number, taken = plan.records // size, 0, []
+    for blocks in scene.blocks():
+        rows = np.concatenate(
+            [part.reshape(len(blocks), -1) for part in (blocks.first, blocks.diffs)], axis=1
+        )
+        which = (number + np.arange(len(blocks))) // per_pass
+        taken.append((rows + plan.records * which[:, None]).ravel())
+        number += len(blocks)
+        if number * size > _ROWS:
+            break
+    every = np.concatenate(taken)
+    once = np.unique(every).size == every.size
+    return bool(once and np.bincount(every % plan.records).max() <= plan.passes)
+
+
+def _bytes(number: int, seed: int | None, name: str) -> bytes:
+    if seed is None:
+        return os.urandom(number)
+    return hashlib.shake_256(f"blindstep {name} {seed}".encode()).digest(number)
+
+
+def _noise_keys(number: int, seed: int | None) -> np.ndarray:
+    """Keys for the noise: 256 bits each."""
+    raw = _bytes(32 * number, seed, "audit noise")
+    return np.frombuffer(raw, "<u4").astype(np.uint32).reshape(number, 8)
