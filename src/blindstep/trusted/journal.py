@@ -309,5 +309,5 @@ def _let_go_in_child() -> None:
         journal.close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go_in_child)
+# Where processes are not forked there is nothing to register with.
+getattr(os, "register_at_fork", lambda **_: None)(after_in_child=_let_go_in_child)

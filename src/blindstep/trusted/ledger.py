@@ -110,7 +110,7 @@ class Ledger:
 
         Args:
             path: the file. Beside it come PATH.lock and, after a crash, PATH.torn-1.
-            records: which people these are: a name, or a fingerprint of the data. A ledger of
+            records: which people these are: a name (no hash of their data: see `data_id`). A ledger of
                 other people is refused. Runs on the same people must share it to compose.
             budget: the largest mu that all runs together may spend. It is kept in the ledger; it
                 can be lowered later, never raised. None: what the ledger says.
