@@ -349,7 +349,7 @@ MUTANTS = (
     mutant(
         "a forged plan is built",
         "optimize/plan.py",
-        "if oracle.mu() > self.rho:",
+        "if not oracle.mu() <= self.rho:",
         "if oracle.mu() < 0:",
         "tests/test_minimize.py::test_a_forged_plan_cannot_lower_the_noise",
     ),
