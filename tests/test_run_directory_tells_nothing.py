@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import blindstep as bs
+from blindstep import host
 from blindstep.cli import app
 from blindstep.drivers import fingerprints
 from blindstep.drivers.storage import SavingInterval
 from blindstep.errors import InvalidArgument
 from blindstep.trusted.ledger import data_id
-from resume_helpers import DATA, small_run
+from blindstep.trusted.refusals import CheckpointMismatch
+from losses import capped_distance, capped_distance_numpy
+from resume_helpers import CHOICES, DATA, small_run
 
 NEIGHBOUR = DATA.copy()
 NEIGHBOUR[5] = 1e308
@@ -57,3 +61,20 @@ def test_a_name_of_data_depends_on_key_and_data():
     assert data_id(key, "a" * 64) == data_id(key.copy(), "a" * 64)
     with pytest.raises(InvalidArgument, match="8 words"):
         data_id(key[:4], "a" * 64)
+
+
+def test_neither_the_host_driver_nor_a_certificate_writes_a_hash_of_the_data(tmp_path):
+    """Every way to a ledger: what a guess could be checked against is nowhere in it."""
+    guess = fingerprints.of_data(DATA)
+    host.minimize(capped_distance_numpy, np.zeros(2), DATA, checkpoint=tmp_path / "run", **CHOICES)
+    public = "".join(public_files(tmp_path / "run").values())
+    path = tmp_path / "certificates.jsonl"
+    bs.certificate(
+        capped_distance, np.zeros(2), DATA, radius=0.5, privacy=bs.Privacy(rho=1.0), ledger=path,
+        bounds=bs.Lipschitz(1.0),
+    )  # fmt: skip
+    assert guess not in public + path.read_text()
+    with pytest.raises(CheckpointMismatch, match="another data"):
+        host.minimize(
+            capped_distance_numpy, np.zeros(2), NEIGHBOUR, checkpoint=tmp_path / "run", **CHOICES
+        )

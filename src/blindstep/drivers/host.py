@@ -14,6 +14,7 @@ import concurrent.futures
 import inspect
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -114,21 +115,27 @@ def minimize(
         lambda leaf: leaf if isinstance(leaf, np.memmap) else np.asarray(leaf), data
     )
     engine = Engine(executor, map)
-    stored = checkpoint is not None or ledger is not None
-    with Optimizer(
-        plan,
-        params,
-        seed=seed,
-        checkpoint=checkpoint,
-        ledger=ledger,
-        budget=budget,
-        records=fingerprints.of_data(data) if stored else None,
+    with _HostRun(
+        data, plan, params, seed=seed, checkpoint=checkpoint, ledger=ledger, budget=budget
     ) as opt:
         try:
             _answer(opt, data, work, engine, progress)
         finally:
             engine.close()
     return opt.result()
+
+
+class _HostRun(Optimizer):
+    """An optimizer whose records can be seen: on resuming they must be the same."""
+
+    def __init__(self, data: PyTree, plan: Plan, params: PyTree, **storage: Any) -> None:
+        self._data = data
+        super().__init__(plan, params, **storage)
+
+    def _known(self, records: str | None, params: PyTree) -> fingerprints.Fingerprints:
+        # Not as the name of the people: a ledger may be read by others, and who knows all records
+        # but one could check a guess of that one against a hash.
+        return replace(super()._known(records, params), data=fingerprints.of_data(self._data))
 
 
 def _answer(opt: Optimizer, data: PyTree, work: Work, engine: Engine, progress: bool) -> None:

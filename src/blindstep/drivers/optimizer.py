@@ -99,7 +99,7 @@ class Optimizer:
                 plan,
                 start,
                 storage,
-                lambda: fingerprints.of_questions(records, params),
+                lambda: self._known(records, params),
                 seed=seed,
             )
             try:
@@ -107,6 +107,10 @@ class Optimizer:
             except BaseException:
                 self._session.close()
                 raise
+
+    def _known(self, records: str | None, params: PyTree) -> fingerprints.Fingerprints:
+        """What must be the same on resuming."""
+        return fingerprints.of_questions(records, params)
 
     def _go_on(self) -> None:
         """Take over what the session found: nothing, or where the run was when it was cut short."""

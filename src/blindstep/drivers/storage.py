@@ -22,8 +22,8 @@ class Storage:
         directory: the run directory; made if it is not there.
         ledger: a ledger that several runs on the same people share; None: one in `directory`.
         budget: what all runs in the ledger together may spend; None: what the ledger says.
-        records: what a ledger that is begun here calls these people; None: the fingerprint of
-            their data.
+        records: what a ledger that is begun here calls these people; None: as the directory is
+            called.
     """
 
     directory: PathLike | None = None

@@ -23,9 +23,9 @@ from blindstep.errors import InvalidArgument, positive, probability
 # log_ndtr and root finding are good to about 1e-11 relative, at worst (small mu, where the two terms
 # of the formula nearly cancel); answers are moved by far more than that to the safe side.
 _SAFE = 1e-9
-# The formula is that good between these two: above, mu/2 - epsilon/mu is lost in rounding; below,
-# what is left of the two terms is.
-_LEAST, _MOST = 1e-7, 1e9
+# The formula is that good between these two: below, what is left of its two terms is lost in rounding;
+# above, the exponent epsilon + log Phi(...) is.
+_LEAST, _MOST = 1e-7, 1e6
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
@@ -60,6 +60,7 @@ def delta(mu: float, epsilon: float) -> float:
     mu = positive("mu", mu)
     if not epsilon >= 0 or not math.isfinite(epsilon):
         raise InvalidArgument(f"epsilon must be at least 0, got {epsilon!r}: give a finite number.")
+    mu = max(mu, _LEAST)  # a larger mu has a larger delta
     return min(1.0, math.exp(_log_delta(mu, epsilon)) * (1 + _SAFE))
 
 
@@ -115,8 +116,6 @@ def mu_for_epsilon(epsilon: float, delta: float) -> float:
                 f"epsilon = {epsilon:g} at delta = {delta:g} needs a mu below {_LEAST:g}: nothing can "
                 "be learned with so little. Give a larger epsilon or delta."
             )
-    if low == high:
-        return low * (1 - _SAFE)
     root = _root(lambda m: _log_delta(m, epsilon) - target, low, high)
     return root * (1 - _SAFE)
 

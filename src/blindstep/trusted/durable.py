@@ -77,7 +77,7 @@ def read_file(path: str) -> bytes:
     A pipe would keep its reader waiting for somebody to write, a device may never end.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "not a plain file", path)
+        raise OSError(errno.EINVAL, "a directory, pipe or device, not a file", path)
     with open(path, "rb") as file:
         return file.read()
 

@@ -52,10 +52,7 @@ def unseal(line: bytes) -> tuple[dict[str, Any], str]:
     digest = hashlib.sha256(text).hexdigest()
     if found != _MARK + digest.encode("ascii") + _END:
         raise ValueError("its SHA-256 does not match its content")
-    body = parse(text)
-    if not isinstance(body, dict):
-        raise ValueError("it is not an object")
-    return body, digest
+    return parse(text), digest  # what ends with a brace is an object
 
 
 def is_unfinished(line: bytes) -> bool:

@@ -40,7 +40,7 @@ from blindstep.trusted.bounds import Bounds, Clip
 from blindstep.trusted.estimators import Estimator, Kind, Query
 from blindstep.trusted.frames import Structured
 from blindstep.trusted.increments import Chunk, chunk_for, increment, probe_points
-from blindstep.trusted.ledger import Ledger, noise_key_id, read_ledger
+from blindstep.trusted.ledger import Ledger, data_id, noise_key_id, read_ledger
 from blindstep.trusted.oracle import Oracle
 from blindstep.trusted.prefix import Independent
 from blindstep.trusted.privacy import Privacy, Statement, statement
@@ -70,8 +70,8 @@ class Account:
     ledger: str | os.PathLike[str]
     budget: Privacy | None
 
-    def open(self, data: PyTree) -> Ledger:
-        """The ledger, with the name it gives its people; a new one names them by fingerprint."""
+    def open(self) -> Ledger:
+        """The ledger, with the name it gives its people; a new one names them after its file."""
         path = os.path.abspath(self.ledger)
         if os.path.isdir(path):
             path = os.path.join(path, LEDGER)
@@ -80,7 +80,7 @@ class Account:
             with contextlib.suppress(LedgerMismatch):
                 name = read_ledger(path).records
         budget = None if self.budget is None else self.budget.rho
-        return Ledger.open(path, records=name or fingerprints.of_data(data), budget=budget)
+        return Ledger.open(path, records=name or os.path.basename(path), budget=budget)
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ def measure(
     """Release noisy gradients within the radius, each charged first, and combine them."""
     oracle, error = _oracle(centre.size, evaluator.records, smoothing, bounds, account, failure)
     keys = fresh_keys(seed)
-    identity = _identity(oracle, data, centre, radius, noise_key_id(np.asarray(keys.noise)))
+    identity = _identity(oracle, data, centre, radius, np.asarray(keys.noise))
     random = np.random.default_rng(np.asarray(jax.random.key_data(keys.public)))
     spread = concentration.gaussian_combination(
         1.0, float(oracle.noise_std), centre.size, _RELEASES, failure / 2.0
     )
     released = np.zeros((0, centre.size))
-    with account.open(data) as ledger:
+    with account.open() as ledger:
         ledger.register(identity)
         for step in range(_RELEASES):
             point = _next_point(released, centre, radius - smoothing, spread, random)
@@ -174,7 +174,7 @@ def _oracle(
 
 
 def _identity(
-    oracle: Oracle, data: PyTree, centre: np.ndarray, radius: float, noise_key: str
+    oracle: Oracle, data: PyTree, centre: np.ndarray, radius: float, noise_key: np.ndarray
 ) -> RunIdentity:
     plan = {"certificate": centre.tolist(), "radius": radius, "releases": _RELEASES}
     plan |= {"smoothing": oracle.estimator.smoothing, "noise_std": float(oracle.noise_std)}
@@ -182,8 +182,8 @@ def _identity(
     return RunIdentity(
         run=f"certificate-{os.urandom(6).hex()}",
         plan=sealed_json.fingerprint(plan),
-        data=fingerprints.of_data(data),
-        noise_key=noise_key,
+        data=data_id(noise_key, fingerprints.of_data(data)),
+        noise_key=noise_key_id(noise_key),
         mu_per_pass=oracle.mu_per_pass(),
         steps_per_pass=1,
         passes=_RELEASES,
