@@ -92,8 +92,10 @@ def test_refusal_of_a_vacuous_plan():
 
 
 def test_tolerance_to_records():
-    for preset in ("paper", "tight"):
-        out = run("plan", "--preset", preset, "--tolerance", "0.5", "--dim", "5", *SMALL, "--json")
+    # The naive oracle alone: the search over all periods takes half a minute under type checking.
+    for preset in (["paper"], ["tight", "--oracle", "naive"]):
+        wanted = ["--preset", *preset, "--tolerance", "0.5", "--dim", "5", *SMALL]
+        out = run("plan", *wanted, "--json")
         assert json.loads(out.stdout)["tolerance"] <= 0.5
 
 

@@ -69,6 +69,18 @@ def mechanism_norms(name: str, steps: int) -> tuple[np.ndarray, np.ndarray]:
     return mechanism.column_norms(), mechanism.row_norms()
 
 
+@lru_cache(maxsize=4096)
+def gain_of(sampler: str, directions: int, dim: int) -> float:
+    """A sampler's gain, kept: making the sampler takes longer than all the rest of a bound."""
+    return SAMPLERS[sampler]().gain(directions, dim)
+
+
+@lru_cache(maxsize=4096)
+def snapping_of(secure: bool, release_dim: int) -> float:
+    """What snapping adds to a sensitivity in units of the noise, kept for the same reason."""
+    return ARITHMETICS[secure].snapping(release_dim)
+
+
 def assemble(
     layout: Layout, privacy: Privacy, bounds: Bounds, lipschitz: float | None, gap: float | None
 ) -> Plan:

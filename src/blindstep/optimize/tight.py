@@ -14,8 +14,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from blindstep.errors import InvalidArgument
-from blindstep.optimize.assemble import Layout, assemble, bound_terms, mechanism_norms
-from blindstep.optimize.plan import ARITHMETICS, SAMPLERS, Plan
+from blindstep.optimize.assemble import (
+    Layout,
+    assemble,
+    bound_terms,
+    gain_of,
+    mechanism_norms,
+    snapping_of,
+)
+from blindstep.optimize.plan import Plan
 from blindstep.optimize.request import Request
 from blindstep.trusted.bounds import Bounds, Clip
 from blindstep.trusted.privacy import Privacy
@@ -254,7 +261,7 @@ def bound_of(layout: Layout, bounds: Bounds, request: Request) -> float:
     """The explicit bound of a layout: what `assemble` will state, without building anything."""
     assert request.lipschitz is not None
     assert request.gap is not None
-    gain = SAMPLERS[layout.sampler]().gain(layout.directions, layout.dim)
+    gain = gain_of(layout.sampler, layout.directions, layout.dim)
     clamp = min(2 * layout.smoothing * bounds.lipschitz, bounds.width)
     first = 2 * min(gain * clamp / (2 * layout.smoothing), bounds.first_clip) / layout.first_batch
     clamp = min(2 * layout.reach * bounds.lipschitz, bounds.width)
@@ -267,7 +274,7 @@ def bound_of(layout: Layout, bounds: Bounds, request: Request) -> float:
     size = layout.first_batch + layout.diff_batch * (layout.period - 1)
     passes = -(-blocks // (layout.records // size))
     # What is left of rho after snapping; `assemble` refuses below half, and this never prefers it.
-    snapping = ARITHMETICS[layout.secure].snapping(layout.release_dim)
+    snapping = snapping_of(layout.secure, layout.release_dim)
     left = request.privacy.rho - snapping * float(np.max(columns)) * math.sqrt(passes)
     if left < request.privacy.rho / 2:
         return math.inf
