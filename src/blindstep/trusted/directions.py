@@ -4,6 +4,11 @@ A record's estimate is e = (d/q) sum_j c_j u_j, with q directions u_j and coeffi
 sampler knows the worst |e| / c over all coefficients, its `gain`: that is how a clamp on function
 differences becomes a bound on the record's contribution. The gain is deterministic: it holds for
 every draw, so privacy does not depend on directions being random or secret.
+
+It holds for exact unit vectors. Directions may be rounded to float32, and then the estimate is
+clipped to the bound in float64 after it was made (`Estimator.enforce`); where many records share a
+frame and are added up first, the clip allows for how far rounding can stretch the frame
+(`Frame.slack`).
 """
 
 from __future__ import annotations
@@ -12,9 +17,11 @@ import abc
 from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key
+
+from blindstep.trusted import draws
 
 
 class Directions(eqx.Module):
@@ -25,11 +32,17 @@ class Directions(eqx.Module):
 
     @abc.abstractmethod
     def sample(
-        self, key: Key[Array, ""], which: Int[Array, " some"], number: int, dim: int
+        self,
+        key: Key[Array, ""],
+        which: Int[Array, " some"] | None,
+        number: int,
+        dim: int,
+        dtype: DTypeLike = jnp.float64,
     ) -> Float[Array, "some dim"]:
         """Directions `which` (each in 0 .. number-1) of the `number` that `key` stands for.
 
-        The same key and index give the same direction, however the indices are split into calls.
+        The same key and index give the same direction, however the indices are split into calls,
+        and in every `dtype` up to its rounding. None means all of them, which is the fastest.
         """
 
     @abc.abstractmethod
@@ -48,11 +61,16 @@ class Sphere(Directions):
     orthonormal: ClassVar[bool] = False
 
     def sample(
-        self, key: Key[Array, ""], which: Int[Array, " some"], number: int, dim: int
+        self,
+        key: Key[Array, ""],
+        which: Int[Array, " some"] | None,
+        number: int,
+        dim: int,
+        dtype: DTypeLike = jnp.float64,
     ) -> Float[Array, "some dim"]:
-        """Normalised Gaussian vectors, one key for each."""
-        keys = jax.vmap(lambda j: jax.random.fold_in(key, j))(which)
-        normal = jax.vmap(lambda k: jax.random.normal(k, (dim,), jnp.float64))(keys)
+        """Normalised Gaussian vectors, one stream for each."""
+        streams = jnp.arange(number) if which is None else which
+        normal = draws.normals(key, streams.astype(jnp.uint32), dim, dtype)
         return normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
 
     def gain(self, number: int, dim: int) -> float:

@@ -16,20 +16,29 @@ the loss returned; replacing one record of b moves m by at most 2 record_bound /
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import math
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Key
 
 from blindstep.errors import InvalidArgument
 from blindstep.trusted.bounds import Bounds
 from blindstep.trusted.directions import Directions
+from blindstep.trusted.frames import Frame
 
 # Clips aim this much inside the bound, so that rounding (of unit vectors, of a sum over up to 1e6
 # records) cannot push a contribution over the norm that the noise was calibrated for.
 _INSIDE = 1.0 - 1e-9
+# A frame that rounding could stretch more than this is not used in float32: the clip has to allow for
+# it, so it costs as much in noise.
+_MOST_SLACK = 2e-3
+# Rows that `combine` adds in one pass.
+_ROWS = 8
 
 
 class Kind(enum.Enum):
@@ -75,6 +84,8 @@ class Estimator(eqx.Module):
         smoothing: h, the paper's delta.
         reach: D, the largest step of the learner; |x - y| <= 2 D between two queries.
         bounds: what is enforced on each record.
+        precision: of directions and probe points, "float64" or "float32". What is enforced, added
+            up and released is float64 either way.
     """
 
     dim: int = eqx.field(static=True)
@@ -84,6 +95,7 @@ class Estimator(eqx.Module):
     reach: float = eqx.field(static=True)
     bounds: Bounds = eqx.field(static=True)
     sharing: Sharing = eqx.field(static=True, default=Sharing.RECORD)
+    precision: str = eqx.field(static=True, default="float64")
 
     def __check_init__(self) -> None:
         self.bounds.require_finite(needs_diff=False)
@@ -99,24 +111,54 @@ class Estimator(eqx.Module):
         """Length of an increment: d, or q where a whole block lives in the span of one frame."""
         return self.number if self.sharing is Sharing.BLOCK else self.dim
 
+    def working_in(self, dtype: DTypeLike) -> Estimator:
+        """This estimator with directions and probe points in `dtype`, where that is precise enough.
+
+        Whoever evaluates a loss of float32 parameters loses nothing by float32 probe points. A frame
+        that a batch shares stays in float64 if rounding could stretch it by more than a permille.
+        """
+        single = jnp.finfo(dtype).bits <= 32 and self._slack("float32") <= _MOST_SLACK
+        return dataclasses.replace(self, precision="float32" if single else "float64")
+
+    def _slack(self, precision: str) -> float:
+        """How much longer than its coefficients an estimate may be that a batch's frame lifts."""
+        if self.sharing is Sharing.BATCH and isinstance(self.sampler, Frame):
+            return self.sampler.slack(self.number, self.dim, jnp.dtype(precision))
+        return 0.0
+
+    @property
+    def stretch(self) -> float:
+        """What the clip of coefficients allows for: the same in both precisions, where both serve.
+
+        So that a run does not depend on the precision of its directions beyond rounding.
+        """
+        single = self._slack("float32")
+        return 1.0 + (single if single <= _MOST_SLACK else self._slack("float64"))
+
     def directions(self, key: Key[Array, ""]) -> Float[Array, "q dim"]:
         """All directions that `key` stands for."""
-        return self.sampler.sample(key, jnp.arange(self.number), self.number, self.dim)
+        return self.sampler.sample(key, None, self.number, self.dim, jnp.dtype(self.precision))
 
     def lift(
         self, released: Float[Array, " release_dim"], key: Key[Array, ""]
     ) -> Float[Array, " dim"]:
         """A released vector as a gradient: post-processing with the block's public frame."""
         if self.sharing is Sharing.BLOCK:
-            return released @ self.directions(key)
+            return combine(released, self.directions(key))
         return released
 
     def probes(self, query: Query, directions: Float[Array, "q dim"]) -> Float[Array, "2 q dim"]:
         """The pairs of points at which the loss is to be evaluated."""
-        steps = self.smoothing * directions
-        if query.kind is Kind.GRAD:
-            return jnp.stack([query.point + steps, query.point - steps])
-        return jnp.stack([query.point + steps, query.reference + steps])
+        bases, widths = self.ends(query)
+        # One sum with numbers repeated, and no joining of two: that is one pass over the points.
+        return bases[:, None, :] + widths[:, None, None] * directions[None]
+
+    def ends(self, query: Query) -> tuple[Float[Array, "2 dim"], Float[Array, "2"]]:
+        """Of each pair of points, base and signed distance along the direction: base + width u."""
+        other = query.point if query.kind is Kind.GRAD else query.reference
+        sign = -1.0 if query.kind is Kind.GRAD else 1.0
+        bases = jnp.stack([query.point, other]).astype(self.precision)
+        return bases, jnp.asarray([self.smoothing, sign * self.smoothing], self.precision)
 
     def coefficients(
         self, query: Query, values: Float[Array, "*records 2 q"]
@@ -140,9 +182,10 @@ class Estimator(eqx.Module):
         """Each record's estimate, at most `record_bound` long; exactly 0 if it is not valid.
 
         Guarantee: |result| <= record_bound(kind), for every loss, after rounding. The estimate may
-        be given in the coordinates of an orthonormal frame, which keep its length.
+        be given in the coordinates of an orthonormal frame: they keep its length up to `stretch`,
+        and are at most record_bound(kind) / stretch long.
         """
-        bound = self.record_bound(kind) * _INSIDE
+        bound = self.record_bound(kind) / self.stretch * _INSIDE
         norm = jnp.linalg.norm(estimate, axis=-1, keepdims=True)
         keep = valid[..., None] & jnp.isfinite(norm)
         scale = jnp.where(norm > bound, bound / norm, 1.0)
@@ -175,3 +218,26 @@ class Estimator(eqx.Module):
         and 4 d L / (B2 T) for DIFF, as in Lemmas lem:grad-estimator and lem:diff-estimator.
         """
         return 2.0 * self.record_bound(kind) / batch
+
+
+def combine(
+    coefficients: Float[Array, " q"], directions: Float[Array, "q dim"]
+) -> Float[Array, " dim"]:
+    """sum_j c_j u_j in float64, whatever the precision of the directions, a few rows at a time.
+
+    A linear map of the coefficients up to float64 rounding: float32 arithmetic would round the sum
+    of a whole batch by more than the one record in it that must not be seen.
+    """
+    whole = coefficients.size // _ROWS * _ROWS
+
+    def add(total: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
+        for weight, row in zip(*pair, strict=True):
+            total = total + weight * row.astype(jnp.float64)
+        return total, None
+
+    blocks = (
+        coefficients[:whole].reshape(-1, _ROWS),
+        directions[:whole].reshape(-1, _ROWS, directions.shape[1]),
+    )
+    total, _ = jax.lax.scan(add, jnp.zeros(directions.shape[1], jnp.float64), blocks)
+    return add(total, (coefficients[whole:], directions[whole:]))[0]
