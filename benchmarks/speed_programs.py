@@ -2,7 +2,8 @@
 
 The *bare limit* is the least that any method with so many evaluations of this loss has to do: the
 same number of evaluations, at points made before, compiled, with no randomness, no noise and no
-learner. Of several ways to lay it out the fastest counts.
+learner. Of several ways to lay it out the fastest
+counts.
 """
 
 from __future__ import annotations
@@ -70,19 +71,10 @@ def full(problem: Problem) -> Program:
     return _program(lambda: compiled.run_epoch.lower(*arguments), arguments)
 
 
-def bare(problem: Problem) -> Program:
-    """The fastest layout of the bare limit."""
+def bare(problem: Problem) -> list[Program]:
+    """Every layout of the bare limit: the fastest counts."""
     shared = problem.plan.sharing != "record"
-    layouts = _shared_layouts(problem) if shared else _own_layouts(problem)
-    programs = [build() for build in layouts]
-    best = [min(_seconds(program.run) for _ in range(3)) for program in programs]
-    return programs[int(np.argmin(best))]
-
-
-def _seconds(run: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
+    return _shared_layouts(problem) if shared else _own_layouts(problem)
 
 
 def _points(problem: Problem, sets: int) -> jax.Array:
@@ -96,7 +88,7 @@ def _points(problem: Problem, sets: int) -> jax.Array:
     return jnp.asarray(steps)
 
 
-def _shared_layouts(problem: Problem) -> list[Callable[[], Program]]:
+def _shared_layouts(problem: Problem) -> list[Program]:
     """All records of a batch at the same points: so many points at once, the others in turn."""
     plan, space = problem.plan, ParameterSpace.of(problem.params)
     points = _points(problem, 1)[0]
@@ -119,10 +111,10 @@ def _shared_layouts(problem: Problem) -> list[Callable[[], Program]]:
         lower = lambda: jax.jit(evaluate).lower(points, batches)  # noqa: E731
         return _program(lower, (points, batches), f"{size} points at once")
 
-    return [lambda size=size: build(size) for size in at_once]
+    return [build(size) for size in at_once]
 
 
-def _own_layouts(problem: Problem) -> list[Callable[[], Program]]:
+def _own_layouts(problem: Problem) -> list[Program]:
     """Each record at points of its own: so many records at once, from a pool that stays in cache."""
     space = ParameterSpace.of(problem.params)
     on_processor = jax.default_backend() == "cpu"
@@ -149,4 +141,4 @@ def _own_layouts(problem: Problem) -> list[Callable[[], Program]]:
         lower = lambda: jax.jit(evaluate).lower(pool, chunks)  # noqa: E731
         return _program(lower, (pool, chunks), f"{size} records at once")
 
-    return [lambda size=size: build(size) for size in ((1, 4, 16) if on_processor else (32, 64))]
+    return [build(size) for size in ((1, 4, 16) if on_processor else (32, 64))]

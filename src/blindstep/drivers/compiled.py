@@ -246,12 +246,8 @@ def _later_steps(
         key = machine.ask(moved, Kind.DIFF, public).key
         return jax.vmap(lambda place: own_directions(estimator, key, place))(jnp.arange(batch))
 
-    def group(
-        carry: tuple[State, Array], start: Int[Array, ""]
-    ) -> tuple[tuple[State, Array], Released]:
-        state, drawn = carry
-        # Nothing here waits for the steps below: a second core draws while the first evaluates.
-        coming = draw_group(state, ahead)
+    def group(state: State, start: Int[Array, ""]) -> tuple[State, Released]:
+        drawn = jax.vmap(draw, (None, 0))(state, jnp.arange(ahead))
 
         def one(i: Int[Array, ""], carry: tuple[State, Released]) -> tuple[State, Released]:
             state, released = step(carry[0], rows[start + i], drawn[i])
@@ -259,13 +255,7 @@ def _later_steps(
 
         empty = jax.tree.map(lambda _: jnp.zeros(ahead), Released(*jnp.zeros(2)))
         # The last group may be short: a loop that ends earlier, not steps that do not count.
-        number = jnp.minimum(ahead, steps - start)
-        state, released = jax.lax.fori_loop(0, number, one, (state, empty))
-        return (state, coming), released
+        return jax.lax.fori_loop(0, jnp.minimum(ahead, steps - start), one, (state, empty))
 
-    def draw_group(state: State, later: int) -> Float[Array, "ahead batch q dim"]:
-        return jax.vmap(draw, (None, 0))(state, later + jnp.arange(ahead))
-
-    starts = jnp.arange(0, steps, ahead)
-    (state, _), released = jax.lax.scan(group, (state, draw_group(state, 0)), starts)
+    state, released = jax.lax.scan(group, state, jnp.arange(0, steps, ahead))
     return state, jax.tree.map(lambda leaf: leaf.reshape(-1)[:steps], released)

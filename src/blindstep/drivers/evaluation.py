@@ -27,19 +27,24 @@ class Sizes:
     Attributes:
         memory: for one record's directions and probe points, or for a batch's values.
         cache: for the directions and probe points of several records together.
-        work: parameters x records that keep the machine busy: fewer, and several points of a
-            shared frame are evaluated together.
+        work: parameters x records that keep the machine busy: fewer, and more points of a shared
+            frame are evaluated together.
+        large: parameters from which on `points` points of a shared frame are evaluated together.
+        points: how many that are.
     """
 
     memory: int
     cache: int
     work: int
+    large: int
+    points: int
 
 
-# A processor: what is computed next should still be in its cache (2^18 float32 are 1 MiB), and one
-# matrix product of 2^16 numbers pays for starting it. An accelerator: as much at once as is sensible.
-_PROCESSOR = Sizes(memory=2**21, cache=2**18, work=2**16)
-_ACCELERATOR = Sizes(memory=2**26, cache=2**26, work=2**40)
+# A processor: what is computed next should still be in its cache (2^20 float32 are 4 MiB); one matrix
+# product of 2^16 numbers pays for starting it; the products of several large points are shared out
+# over its cores. An accelerator: as much at once as is sensible. Measured: docs/scaling.md.
+_PROCESSOR = Sizes(memory=2**21, cache=2**20, work=2**16, large=2**12, points=8)
+_ACCELERATOR = Sizes(memory=2**26, cache=2**26, work=2**40, large=1, points=2**20)
 
 
 def sizes() -> Sizes:
@@ -55,7 +60,8 @@ def chunk_of(estimator: Estimator, records: PyTree) -> Chunk:
     if estimator.sharing is Sharing.RECORD:
         directions = evenly(number, limits.memory // (3 * dim))
         return Chunk(evenly(batch, limits.cache // (3 * dim * directions)), directions)
-    directions = evenly(number, limits.cache // (3 * dim))
+    pairs = max(limits.points // 2 * (dim >= limits.large), limits.cache // (3 * dim))
+    directions = evenly(number, min(pairs, limits.memory // (3 * dim)))
     each = 2 * number + sum(math.prod(leaf.shape[1:]) for leaf in leaves)
     return Chunk(evenly(batch, limits.memory // each), directions)
 
@@ -90,7 +96,8 @@ class Evaluator:
         def in_turn(points: Float[Array, "2 q dim"], record: PyTree) -> Float[Array, "2 q"]:
             # One point for all records is a plain matrix product for most losses.
             flat = points.reshape(-1, points.shape[-1])
-            size = max(1, sizes().work // (batch * self.estimator.dim))
+            limits, dim = sizes(), self.estimator.dim
+            size = max(limits.points if dim >= limits.large else 1, limits.work // (batch * dim))
             values = jax.lax.map(
                 lambda point: at(point, record), flat, batch_size=size if size > 1 else None
             )

@@ -19,9 +19,12 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.trusted import draws
+
+# Directions, their coordinates cut into parts.
+Parts = tuple[Float[Array, "some _"], ...]
 
 
 class Directions(eqx.Module):
@@ -31,6 +34,22 @@ class Directions(eqx.Module):
     orthonormal: ClassVar[bool]
 
     @abc.abstractmethod
+    def prepare(
+        self, key: Key[Array, ""], number: int, dim: int, dtype: DTypeLike = jnp.float64
+    ) -> PyTree:
+        """What the `number` directions that `key` stands for are made of: smaller than they are."""
+
+    @abc.abstractmethod
+    def rows(
+        self, prepared: PyTree, which: Int[Array, " some"] | None, number: int, dim: int
+    ) -> Parts:
+        """Directions `which` (each in 0 .. number-1) of those prepared; None means all, the fastest.
+
+        The same key and index give the same direction, however the indices are split into calls,
+        and in every dtype up to its rounding. Neighbouring coordinates, part after part: a sampler
+        that makes them in parts need not join them.
+        """
+
     def sample(
         self,
         key: Key[Array, ""],
@@ -39,11 +58,8 @@ class Directions(eqx.Module):
         dim: int,
         dtype: DTypeLike = jnp.float64,
     ) -> Float[Array, "some dim"]:
-        """Directions `which` (each in 0 .. number-1) of the `number` that `key` stands for.
-
-        The same key and index give the same direction, however the indices are split into calls,
-        and in every `dtype` up to its rounding. None means all of them, which is the fastest.
-        """
+        """Directions `which` of the `number` that `key` stands for: `prepare` and `rows` in one."""
+        return join(self.rows(self.prepare(key, number, dim, dtype), which, number, dim))
 
     @abc.abstractmethod
     def gain(self, number: int, dim: int) -> float:
@@ -60,19 +76,30 @@ class Sphere(Directions):
     name: ClassVar[str] = "sphere"
     orthonormal: ClassVar[bool] = False
 
-    def sample(
+    def prepare(
+        self, key: Key[Array, ""], number: int, dim: int, dtype: DTypeLike = jnp.float64
+    ) -> tuple[Key[Array, ""], Float[Array, "0"]]:
+        """The key itself, and nothing of the right dtype."""
+        return key, jnp.zeros(0, dtype)
+
+    def rows(
         self,
-        key: Key[Array, ""],
+        prepared: tuple[Key[Array, ""], Float[Array, "0"]],
         which: Int[Array, " some"] | None,
         number: int,
         dim: int,
-        dtype: DTypeLike = jnp.float64,
-    ) -> Float[Array, "some dim"]:
+    ) -> Parts:
         """Normalised Gaussian vectors, one stream for each."""
+        key, like = prepared
         streams = jnp.arange(number) if which is None else which
-        normal = draws.normals(key, streams.astype(jnp.uint32), dim, dtype)
-        return normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
+        normal = draws.normals(key, streams.astype(jnp.uint32), dim, like.dtype)
+        return (normal / jnp.linalg.norm(normal, axis=-1, keepdims=True),)
 
     def gain(self, number: int, dim: int) -> float:
         """Worst case d, whatever the number of directions."""
         return float(dim)
+
+
+def join(parts: Parts) -> Float[Array, "some dim"]:
+    """Parts as one array."""
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)

@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from blindstep.errors import InvalidArgument
 from blindstep.trusted.bounds import Bounds
-from blindstep.trusted.directions import Directions
+from blindstep.trusted.directions import Directions, Parts, join
 from blindstep.trusted.frames import Frame
 
 # Clips aim this much inside the bound, so that rounding (of unit vectors, of a sum over up to 1e6
@@ -37,8 +38,9 @@ _INSIDE = 1.0 - 1e-9
 # A frame that rounding could stretch more than this is not used in float32: the clip has to allow for
 # it, so it costs as much in noise.
 _MOST_SLACK = 2e-3
-# Rows that `combine` adds in one pass.
-_ROWS = 8
+# Rows that `combine` adds in one pass: on a processor so many as its cache holds, on an accelerator
+# so many as make the pass long against the start of it.
+_ROWS, _ROWS_OF_ACCELERATOR = 8, 64
 
 
 class Kind(enum.Enum):
@@ -135,25 +137,74 @@ class Estimator(eqx.Module):
         single = self._slack("float32")
         return 1.0 + (single if single <= _MOST_SLACK else self._slack("float64"))
 
+    def prepare(self, key: Key[Array, ""]) -> PyTree:
+        """What the directions that `key` stands for are made of."""
+        return self.sampler.prepare(key, self.number, self.dim, jnp.dtype(self.precision))
+
+    def rows(self, prepared: PyTree, which: Int[Array, " some"] | None = None) -> Parts:
+        """Directions by their number, of those prepared; None means all."""
+        return self.sampler.rows(prepared, which, self.number, self.dim)
+
     def directions(self, key: Key[Array, ""]) -> Float[Array, "q dim"]:
         """All directions that `key` stands for."""
-        return self.sampler.sample(key, None, self.number, self.dim, jnp.dtype(self.precision))
+        return join(self.rows(self.prepare(key)))
 
     def lift(
         self, released: Float[Array, " release_dim"], key: Key[Array, ""]
     ) -> Float[Array, " dim"]:
         """A released vector as a gradient: post-processing with the block's public frame."""
         if self.sharing is Sharing.BLOCK:
-            return combine(released, self.directions(key))
+            return self.combine(released, self.prepare(key))
         return released
 
-    def probes(self, query: Query, directions: Float[Array, "q dim"]) -> Float[Array, "2 q dim"]:
-        """The pairs of points at which the loss is to be evaluated."""
-        bases, widths = self.ends(query)
-        # One sum with numbers repeated, and no joining of two: that is one pass over the points.
-        return bases[:, None, :] + widths[:, None, None] * directions[None]
+    def combine(self, coefficients: Float[Array, " q"], prepared: PyTree) -> Float[Array, " dim"]:
+        """sum_j c_j u_j in float64, whatever the precision of the directions, a few at a time.
 
-    def ends(self, query: Query) -> tuple[Float[Array, "2 dim"], Float[Array, "2"]]:
+        A linear map of the coefficients up to float64 rounding: float32 arithmetic would round the
+        sum of a whole batch by more than the one record in it that must not be seen.
+        """
+
+        def add(total: Parts, which: Int[Array, " some"]) -> tuple[Parts, None]:
+            weights = coefficients[which]
+            return tuple(
+                map(functools.partial(_add_rows, weights), total, self.rows(prepared, which))
+            ), None
+
+        size = _ROWS if jax.default_backend() == "cpu" else _ROWS_OF_ACCELERATOR
+        every, whole = jnp.arange(self.number), self.number // size * size
+        like = jax.eval_shape(lambda: self.rows(prepared, every[:1]))
+        total: Parts = tuple(jnp.zeros(part.shape[1:], jnp.float64) for part in like)
+        total, _ = jax.lax.scan(add, total, every[:whole].reshape(-1, size))
+        if whole < self.number:
+            total, _ = add(total, every[whole:])
+        return jnp.concatenate(total)
+
+    def probes(
+        self, query: Query, directions: Parts, into: Float[Array, "2 q dim"] | None = None
+    ) -> Float[Array, "2 q dim"]:
+        """The pairs of points at which the loss is to be evaluated; written over `into`, if given."""
+        if len(directions) == 1 and into is None:
+            bases, widths = self._ends(query)
+            # One sum with numbers repeated, and no joining of two: one pass over the points.
+            return bases[:, None] + widths[:, None, None] * directions[0]
+        if into is None:
+            into = jnp.zeros((2, len(directions[0]), self.dim), self.precision)
+        return self.write_probes(query, directions, into, 0)
+
+    def write_probes(
+        self, query: Query, directions: Parts, into: Float[Array, "2 q dim"], place: int
+    ) -> Float[Array, "2 q dim"]:
+        """`into` with the points of these directions from number `place` on: in place, by parts."""
+        bases, widths = self._ends(query)
+        start = 0
+        for part in directions:
+            stop = start + part.shape[1]
+            moved = bases[:, None, start:stop] + widths[:, None, None] * part
+            into = jax.lax.dynamic_update_slice(into, moved, (0, place, start))
+            start = stop
+        return into
+
+    def _ends(self, query: Query) -> tuple[Float[Array, "2 dim"], Float[Array, "2"]]:
         """Of each pair of points, base and signed distance along the direction: base + width u."""
         other = query.point if query.kind is Kind.GRAD else query.reference
         sign = -1.0 if query.kind is Kind.GRAD else 1.0
@@ -220,24 +271,9 @@ class Estimator(eqx.Module):
         return 2.0 * self.record_bound(kind) / batch
 
 
-def combine(
-    coefficients: Float[Array, " q"], directions: Float[Array, "q dim"]
-) -> Float[Array, " dim"]:
-    """sum_j c_j u_j in float64, whatever the precision of the directions, a few rows at a time.
-
-    A linear map of the coefficients up to float64 rounding: float32 arithmetic would round the sum
-    of a whole batch by more than the one record in it that must not be seen.
-    """
-    whole = coefficients.size // _ROWS * _ROWS
-
-    def add(total: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
-        for weight, row in zip(*pair, strict=True):
-            total = total + weight * row.astype(jnp.float64)
-        return total, None
-
-    blocks = (
-        coefficients[:whole].reshape(-1, _ROWS),
-        directions[:whole].reshape(-1, _ROWS, directions.shape[1]),
-    )
-    total, _ = jax.lax.scan(add, jnp.zeros(directions.shape[1], jnp.float64), blocks)
-    return add(total, (coefficients[whole:], directions[whole:]))[0]
+def _add_rows(
+    weights: Float[Array, " some"], total: Float[Array, " part"], rows: Float[Array, "some part"]
+) -> Float[Array, " part"]:
+    for weight, row in zip(weights, rows, strict=True):
+        total = total + weight * row.astype(jnp.float64)
+    return total

@@ -33,10 +33,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from blindstep.errors import InvalidArgument, count
 from blindstep.trusted import draws
-from blindstep.trusted.directions import Directions
+from blindstep.trusted.directions import Directions, Parts
 from blindstep.trusted.frame_levels import Level, cut, products
 
 Take = Callable[[int, int], Float[Array, "rows columns"]]
+# Up to here the way of doing it that is fast for few is the faster one.
+_FEW_BLOCKS, _FEW_ROWS = 128, 8
 
 
 class Frame(Directions):
@@ -58,27 +60,31 @@ class Haar(Frame):
     """The uniform law on all frames, by QR factorisation of a Gaussian matrix.
 
     G = Q R with G a d x q Gaussian matrix; Q is Haar distributed once R has a positive diagonal
-    (Stewart 1980; Mezzadri 2007: without the signs it is not). Each call factorises the whole
-    frame, O(d q^2), whatever rows are asked for.
+    (Stewart 1980; Mezzadri 2007: without the signs it is not). The whole frame is factorised, in
+    O(d q^2), whatever rows are asked for.
     """
 
     name: ClassVar[str] = "haar"
 
-    def sample(
-        self,
-        key: Key[Array, ""],
-        which: Int[Array, " some"] | None,
-        number: int,
-        dim: int,
-        dtype: DTypeLike = jnp.float64,
-    ) -> Float[Array, "some dim"]:
-        """Columns `which` of Q, with the signs of R's diagonal; in float64, rounded at the end."""
+    def prepare(
+        self, key: Key[Array, ""], number: int, dim: int, dtype: DTypeLike = jnp.float64
+    ) -> Float[Array, "q dim"]:
+        """The columns of Q, with the signs of R's diagonal; in float64, rounded at the end."""
         _require_fit(number, dim)
         gaussian = draws.normals(key, jnp.arange(number, dtype=jnp.uint32), dim, jnp.float64)
         q, r = jnp.linalg.qr(gaussian.T)
         signs = jnp.where(jnp.diagonal(r) < 0, -1.0, 1.0)
-        rows = (q * signs).T.astype(dtype)
-        return rows if which is None else _choose(rows, which)
+        return (q * signs).T.astype(dtype)
+
+    def rows(
+        self,
+        prepared: Float[Array, "q dim"],
+        which: Int[Array, " some"] | None,
+        number: int,
+        dim: int,
+    ) -> Parts:
+        """Those rows."""
+        return (prepared if which is None else _choose(prepared, which),)
 
     def slack(self, number: int, dim: int, dtype: DTypeLike) -> float:
         """Householder QR's backward error (Higham 2002, theorem 19.4), and the final rounding."""
@@ -109,20 +115,16 @@ class Structured(Frame):
     can move higher moments. (The turn with p = 2 is a butterfly matrix, as Genz 1998 multiplies them
     into random orthogonal matrices.)
 
-    Cost: O(q d) operations and memory, as each level holds a fraction of the directions of the next.
+    Cost: O(q d) operations, as each level holds a fraction of the directions of the next. Memory: a
+    direction comes from one of the level below, which is all that has to be held.
     """
 
     name: ClassVar[str] = "structured"
 
-    def sample(
-        self,
-        key: Key[Array, ""],
-        which: Int[Array, " some"] | None,
-        number: int,
-        dim: int,
-        dtype: DTypeLike = jnp.float64,
-    ) -> Float[Array, "some dim"]:
-        """Rows `which` of the frame; levels with fewer directions than that are built whole."""
+    def prepare(
+        self, key: Key[Array, ""], number: int, dim: int, dtype: DTypeLike = jnp.float64
+    ) -> tuple[_Top, ...]:
+        """For each size of block what its last level is made of: a half to an eighth of the frame."""
         _require_fit(number, dim)
         blocks = cut(number, dim)
         weighed = sum(copies for copies, _ in blocks) > 1
@@ -138,12 +140,24 @@ class Structured(Frame):
             squares = [_squares(supply.normals(*block)) for block in blocks]
             whole = sum(jnp.sum(square) for square in squares)
             weights = [jnp.sqrt(square / whole).astype(dtype) for square in squares]
-        rows = number if which is None else which.size
-        parts = [
-            _grow(supply, level, lengths, which).reshape(rows, -1)
+        return tuple(
+            _top(supply, level, lengths)
             for (_, level), lengths in zip(levels, weights, strict=True)
+        )
+
+    def rows(
+        self,
+        prepared: tuple[_Top, ...],
+        which: Int[Array, " some"] | None,
+        number: int,
+        dim: int,
+    ) -> Parts:
+        """The last level's turns and reflections, of those rows alone: a part for each block size."""
+        grown = [
+            _grow(Level(number, size), top, which)
+            for (_, size), top in zip(cut(number, dim), prepared, strict=True)
         ]
-        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
+        return tuple(part.reshape(part.shape[0], -1) for part in grown)
 
     def slack(self, number: int, dim: int, dtype: DTypeLike) -> float:
         """sqrt(q) u sum over levels of (16 + 4 size if odd), with u the unit roundoff.
@@ -202,56 +216,72 @@ def _dispense(stock: Float[Array, " stock"]) -> Take:
     return take
 
 
+class _Top(NamedTuple):
+    """What the last level of some frames is made of.
+
+    Attributes:
+        child: directions below, each of which is turned into `ways`.
+        turns: the matrices that do it.
+        lengths: that the directions of each frame shall have.
+        axis: of the reflection, where the size is odd.
+        along: scalar products of the turned directions with it.
+    """
+
+    child: Float[Array, "below frames ways small"]
+    turns: Float[Array, "below ways frames ways"]
+    lengths: Float[Array, " frames"]
+    axis: Float[Array, "frames size"] | None = None
+    along: Float[Array, "below ways frames"] | None = None
+
+
+def _top(supply: _Draws, level: Level, lengths: Float[Array, " frames"]) -> _Top:
+    """The last level of independent frames, with all levels below it built."""
+    frames = lengths.size
+    if level.number == 1:
+        leaf = lengths[:, None] * _unit(supply.normals(frames, level.size))
+        return _Top(leaf[None, :, None], jnp.ones((1, 1, frames, 1), supply.dtype), lengths)
+    below, ways = level.below, level.ways
+    child = _grow(below, _top(supply, below, jnp.repeat(lengths, ways)), None)
+    child = child.reshape(-1, frames, ways, below.size)
+    turns = _turns(supply, level, frames)
+    if not level.odd:
+        return _Top(child, turns, lengths)
+    axis = _unit(supply.normals(frames, level.size))
+    # Scalar products with the axis, from the fewer vectors below and then turned like them.
+    along = _products_with(child, axis[:, 1:].reshape(frames, ways, below.size))[:, None]
+    along = functools.reduce(operator.add, (along[..., v] * turns[..., v] for v in range(ways)))
+    return _Top(child, turns, lengths, axis, along)
+
+
 def _grow(
-    supply: _Draws,
-    level: Level,
-    lengths: Float[Array, " frames"],
-    wanted: Int[Array, " some"] | None,
+    level: Level, top: _Top, wanted: Int[Array, " some"] | None
 ) -> Float[Array, "some frames size"]:
-    """Directions `wanted` of independent frames, one for each of the `lengths` they shall have.
+    """Directions `wanted` of frames whose last level is given.
 
     None means all. Then which direction comes from which of those below is known beforehand: every
     operation is an elementwise one on neighbouring numbers, and nothing is looked up.
     """
-    frames = lengths.size
-    if level.number == 1:
-        leaf = lengths[:, None] * _unit(supply.normals(frames, level.size))
-        return jnp.broadcast_to(leaf, (1 if wanted is None else wanted.size, *leaf.shape))
-    below, ways = level.below, level.ways
-    rows = level.number - level.complete if wanted is None else wanted.size
-    # Where there are fewer directions below than are wanted here, each is built once and shared.
-    shared = wanted is None or below.number <= wanted.size
-    needed = None if shared else jnp.minimum(wanted // ways, below.number - 1)
-    child = _grow(supply, below, jnp.repeat(lengths, ways), needed)
-    child = child.reshape(-1, frames, ways, below.size)
-    turns = _turns(supply, level, frames)  # (below, ways, frames, ways)
-
-    def each(of_child: Float[Array, "below frames *rest"]) -> Float[Array, "..."]:
-        """What belongs to the parents of the directions wanted."""
-        if wanted is None:
-            return of_child[:, None]
-        return (
-            _choose(of_child, jnp.minimum(wanted // ways, below.number - 1)) if shared else of_child
-        )
-
+    below, frames, ways, small = top.child.shape
+    complete = level.complete and top.axis is not None
+    child, turns, along = top.child[:, None], top.turns, top.along
+    rows = level.number - complete
     if wanted is not None:
-        turns = _choose(turns.reshape(-1, frames, ways), wanted)
-    turned = each(child) * turns[..., None]
-    if not level.odd:
-        return turned.reshape(-1, frames, ways * below.size)[:rows]
-    axis = _unit(supply.normals(frames, level.size))
-    rest = axis[:, 1:].reshape(frames, ways, below.size)
-    # Scalar products with the axis, from the fewer vectors below and then turned like them.
-    along = each(_products_with(child, rest))
-    along = functools.reduce(operator.add, (along[..., v] * turns[..., v] for v in range(ways)))
-    head, turned = _reflect(turned, along[..., None, None], axis[:, 0, None, None], rest)
+        rows, of_row = wanted.size, lambda x: x.reshape(-1, *x.shape[2:])
+        child = _choose(top.child, jnp.minimum(wanted // ways, below - 1))
+        turns = _choose(of_row(turns), wanted)
+        along = None if along is None else _choose(of_row(along), wanted)
+    turned = child * turns[..., None]
+    if top.axis is None or along is None:
+        return turned.reshape(-1, frames, ways * small)[:rows]
+    rest = top.axis[:, 1:].reshape(frames, ways, small)
+    head, turned = _reflect(turned, along[..., None, None], top.axis[:, 0, None, None], rest)
     pieces = [head, *(turned[..., v, :] for v in range(ways))]
     reflected = jnp.concatenate(
-        [p.reshape(-1, frames, p.shape[-1])[:rows] for p in pieces], axis=-1
+        [piece.reshape(-1, frames, piece.shape[-1])[:rows] for piece in pieces], axis=-1
     )
-    if not level.complete:
+    if not complete:
         return reflected
-    last = lengths[:, None] * axis
+    last = top.lengths[:, None] * top.axis
     if wanted is None:
         return jnp.concatenate([reflected, last[None]])
     return jnp.where((wanted == level.number - 1)[:, None, None], last, reflected)
@@ -262,10 +292,12 @@ def _products_with(
 ) -> Float[Array, "some frames ways"]:
     """Scalar products of rows with the axis of their frame and way.
 
-    As one product with a matrix that has the axes in its diagonal blocks: numbers stay where they
-    are in memory, and a level has few frames.
+    Where there are few frames, as one product with a matrix that has the axes in its diagonal
+    blocks: numbers stay where they are in memory.
     """
     some, frames, ways, size = rows.shape
+    if frames * ways > _FEW_BLOCKS:
+        return jnp.einsum("rfws,fws->rfw", rows, axis)
     blocks = jnp.eye(frames * ways, dtype=axis.dtype)[:, None] * axis.reshape(-1, size)[..., None]
     flat = rows.reshape(some, -1) @ blocks.reshape(-1, frames * ways)
     return flat.reshape(some, frames, ways)
@@ -294,8 +326,11 @@ def _turns(supply: _Draws, level: Level, frames: int) -> Float[Array, "children 
     signs = supply.signs(children, frames * ways).reshape(children, frames, ways)
     parts = [part * signs[..., i] for i, part in enumerate(parts)]
     table = products(ways)
+    if parts[0].size > _FEW_BLOCKS:
+        weights = jnp.stack(parts, axis=-1)
+        return jnp.einsum("cfk,kwv->cwfv", weights, jnp.asarray(table, supply.dtype))
     rows = [
-        jnp.stack([table[k, w, v] * parts[k] for v, k in enumerate(places)], axis=-1)
+        jnp.stack([float(table[k, w, v]) * parts[k] for v, k in enumerate(places)], axis=-1)
         for w, places in enumerate(np.abs(table).argmax(axis=0))
     ]
     return jnp.stack(rows, axis=1)
@@ -326,4 +361,7 @@ def _unit(vectors: Float[Array, "rows size"]) -> Float[Array, "rows size"]:
 
 
 def _choose(rows: Float[Array, "rows ..."], which: Int[Array, " some"]) -> Float[Array, "some ..."]:
-    return jnp.take(rows, which, axis=0, mode="clip")
+    """Rows by number. A few are read from where they are; many are looked up number by number."""
+    if which.size > _FEW_ROWS:
+        return jnp.take(rows, which, axis=0, mode="clip")
+    return jnp.stack([jax.lax.dynamic_index_in_dim(rows, i, keepdims=False) for i in which])

@@ -13,12 +13,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from blindstep.trusted.estimators import Estimator, Query, Sharing, combine
+from blindstep.trusted.directions import join
+from blindstep.trusted.estimators import Estimator, Query, Sharing
 
 Evaluate = Callable[[Float[Array, "2 q dim"], PyTree], Float[Array, "2 q"]]
 
 # Numbers held at once for probe points: 2^21 float64 are 16 MiB.
 _BUDGET = 2**21
+# Directions of a chunk that are made one by one.
+_FEW = 8
 
 
 class Chunk(NamedTuple):
@@ -56,10 +59,10 @@ def probe_points(
     of points for each record; where directions are shared, one set for all of them.
     """
     if estimator.sharing is not Sharing.RECORD:
-        return estimator.probes(query, estimator.directions(query.key))[None]
+        return estimator.probes(query, (estimator.directions(query.key),))[None]
 
     def own(position: Int[Array, ""]) -> Float[Array, "2 q dim"]:
-        return estimator.probes(query, own_directions(estimator, query.key, position))
+        return estimator.probes(query, (own_directions(estimator, query.key, position),))
 
     return jax.vmap(own)(positions)
 
@@ -84,7 +87,7 @@ def increment(
     """
     batch = jax.tree.leaves(records)[0].shape[0]
     shared = estimator.sharing is not Sharing.RECORD
-    frame = estimator.directions(query.key) if shared else None
+    frame = estimator.prepare(query.key) if shared else None
 
     def take_records(total: Array, start: Int[Array, ""]) -> tuple[Array, None]:
         rows = start + jnp.arange(chunk.records)
@@ -105,7 +108,7 @@ def increment(
     size = estimator.number if shared else estimator.dim
     total, _ = jax.lax.scan(take_records, jnp.zeros(size), jnp.arange(0, batch, chunk.records))
     if frame is not None and estimator.sharing is Sharing.BATCH:
-        total = combine(total, frame)
+        total = estimator.combine(total, frame)
     return total / batch
 
 
@@ -129,16 +132,15 @@ def _own(
     if chunk.directions == number:
         drawn = own_directions(estimator, query.key, index)
         return _along(estimator, query, evaluate, drawn, record)
-    key, dtype = jax.random.fold_in(query.key, index), jnp.dtype(estimator.precision)
+    prepared = estimator.prepare(jax.random.fold_in(query.key, index))
 
     def take(carry: tuple[Array, Array], start: Int[Array, ""]) -> tuple[tuple[Array, Array], None]:
         which = start + jnp.arange(chunk.directions)
-        kept = jnp.minimum(which, number - 1)
-        directions = estimator.sampler.sample(key, kept, number, dim, dtype)
+        directions = estimator.rows(prepared, jnp.minimum(which, number - 1))
         values = evaluate(estimator.probes(query, directions), record)
         values = jnp.where(which < number, values, 0.0)  # padding adds nothing, whatever it gave
         coefficients, valid = estimator.coefficients(query, values)
-        return (carry[0] + _lift(coefficients, directions), carry[1] & valid), None
+        return (carry[0] + _lift(coefficients, join(directions)), carry[1] & valid), None
 
     start = (jnp.zeros(dim), jnp.asarray(True))
     (total, valid), _ = jax.lax.scan(take, start, jnp.arange(0, number, chunk.directions))
@@ -153,7 +155,7 @@ def _along(
     record: PyTree,
 ) -> Float[Array, " dim"]:
     """One record's estimate along all these directions, in all d coordinates."""
-    values = evaluate(estimator.probes(query, directions), record)
+    values = evaluate(estimator.probes(query, (directions,)), record)
     coefficients, valid = estimator.coefficients(query, values)
     return estimator.enforce(query.kind, _lift(coefficients, directions), valid)
 
@@ -177,22 +179,34 @@ def _shared(
     query: Query,
     evaluate: Evaluate,
     chunk: Chunk,
-    frame: Float[Array, "q dim"],
+    frame: PyTree,
     records: PyTree,
 ) -> Float[Array, "some q"]:
     """Records' estimates along one orthonormal frame, in its q coordinates (|e| is their norm)."""
-    number = estimator.number
+    number, some = estimator.number, chunk.directions
 
-    def take(start: Int[Array, ""]) -> Array:
-        # Past the end the last directions are evaluated once more, and cut off below.
-        rows = jax.lax.dynamic_slice_in_dim(frame, start, chunk.directions)
-        points = estimator.probes(query, rows)
-        return jax.vmap(evaluate, (None, 0))(points, records)  # (records, 2, directions)
+    def place(points: Float[Array, "2 some dim"], start: Int[Array, ""]) -> Array:
+        """The points of directions from `start` on, written over those of the chunk before."""
+        if some == number:
+            return estimator.probes(query, estimator.rows(frame))
+        if some > _FEW:
+            directions = estimator.rows(frame, start + jnp.arange(some))
+            return estimator.probes(query, directions, points)
+        for i in range(some):  # one by one: each goes where it belongs without being joined first
+            direction = estimator.rows(frame, (start + i)[None])
+            points = estimator.write_probes(query, direction, points, i)
+        return points
 
-    starts = jnp.arange(0, number, chunk.directions)
-    values = jax.lax.map(take, jnp.minimum(starts, number - chunk.directions))
+    def take(points: Array, start: Int[Array, ""]) -> tuple[Array, Array]:
+        points = place(points, start)
+        return points, jax.vmap(evaluate, (None, 0))(points, records)  # (records, 2, directions)
+
+    # Past the end the last directions are evaluated once more, and cut off below.
+    starts = jnp.arange(0, number, some)
+    room = jnp.zeros((2, some, estimator.dim), estimator.precision)
+    _, values = jax.lax.scan(take, room, jnp.minimum(starts, number - some))
     values = jnp.moveaxis(values, 0, 2)  # (records, 2, chunks, directions)
-    whole, last = (starts.size - 1) * chunk.directions, values[:, :, -1]
+    whole, last = (starts.size - 1) * some, values[:, :, -1]
     before = values[:, :, :-1].reshape(*last.shape[:2], whole)
     values = jnp.concatenate([before, last[..., whole - number :]], axis=-1)
     coefficients, valid = estimator.coefficients(query, values)
