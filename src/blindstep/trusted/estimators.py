@@ -42,6 +42,9 @@ _MOST_SLACK = 2e-3
 # so many as make the pass long against the start of it.
 _ROWS, _ROWS_OF_ACCELERATOR = 8, 64
 
+# Sums of directions, their coordinates cut into parts.
+Sums = tuple[Float[Array, " _"], ...]
+
 
 class Kind(enum.Enum):
     """Which of the two estimators a step uses."""
@@ -164,7 +167,7 @@ class Estimator(eqx.Module):
         sum of a whole batch by more than the one record in it that must not be seen.
         """
 
-        def add(total: Parts, which: Int[Array, " some"]) -> tuple[Parts, None]:
+        def add(total: Sums, which: Int[Array, " some"]) -> tuple[Sums, None]:
             weights = coefficients[which]
             return tuple(
                 map(functools.partial(_add_rows, weights), total, self.rows(prepared, which))
@@ -173,7 +176,7 @@ class Estimator(eqx.Module):
         size = _ROWS if jax.default_backend() == "cpu" else _ROWS_OF_ACCELERATOR
         every, whole = jnp.arange(self.number), self.number // size * size
         like = jax.eval_shape(lambda: self.rows(prepared, every[:1]))
-        total: Parts = tuple(jnp.zeros(part.shape[1:], jnp.float64) for part in like)
+        total: Sums = tuple(jnp.zeros(part.shape[1:], jnp.float64) for part in like)
         total, _ = jax.lax.scan(add, total, every[:whole].reshape(-1, size))
         if whole < self.number:
             total, _ = add(total, every[whole:])
