@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from blindstep import InvalidArgument, Lipschitz
-from blindstep.trusted import frames
+from blindstep.trusted import draws, frame_levels, frames
 from blindstep.trusted.directions import Sphere
 from blindstep.trusted.estimators import Estimator, Kind, Query
 from blindstep.trusted.frames import Haar, Structured
@@ -289,9 +289,9 @@ def test_directions_that_are_not_uniform_are_caught(monkeypatch):
 
     right = frames._turns
 
-    def even_split(draws, level, copies):
+    def even_split(supply, level, copies):
         """Every half gets the same share of a direction."""
-        return jnp.sign(right(draws, level, copies)) / math.sqrt(level.ways)
+        return jnp.sign(right(supply, level, copies)) / math.sqrt(level.ways)
 
     monkeypatch.setattr(frames, "_turns", even_split)
     keys = jax.random.split(jax.random.key(0), 6000)
@@ -311,7 +311,7 @@ def largest_share(seed):
 def test_signs_keep_errors_from_lining_up_across_blocks(monkeypatch):
     """Evenly spread it would be 1/24 = 0.042; measured 0.055, and 0.23 without the random signs."""
     assert largest_share(0) < 0.1
-    monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.zeros(shape, dtype))
+    monkeypatch.setattr(draws, "signs", lambda key, number, dtype: jnp.ones(number, dtype))
     assert largest_share(0) > 0.15
 
 
@@ -320,7 +320,7 @@ def test_multiplication_is_orthogonal_and_permutes_the_factor(ways):
     """The algebra behind a turn: rows of x -> sum_k x_k t[k] are signed permutations of x."""
     factor = np.random.default_rng(ways).normal(size=ways)
     factor /= np.linalg.norm(factor)
-    matrix = np.einsum("k,kwv->wv", factor, frames._products(ways))
+    matrix = np.einsum("k,kwv->wv", factor, frame_levels.products(ways))
     np.testing.assert_allclose(matrix @ matrix.T, np.eye(ways), atol=1e-14)
     for row in matrix:
         np.testing.assert_array_equal(np.sort(np.abs(row)), np.sort(np.abs(factor)))
@@ -328,8 +328,10 @@ def test_multiplication_is_orthogonal_and_permutes_the_factor(ways):
 
 @pytest.mark.parametrize(("number", "dim"), SIZES)
 def test_blocks_hold_the_frame_and_use_far_fewer_draws(number, dim):
-    blocks = frames._cut(number, dim)
+    blocks = frame_levels.cut(number, dim)
     assert sum(copies * size for copies, size in blocks) == dim
     assert all(size >= number for _, size in blocks)
-    normals = dim + sum(copies * frames._Level(number, size).normals for copies, size in blocks)
+    normals = dim + sum(
+        copies * frame_levels.Level(number, size).normals for copies, size in blocks
+    )
     assert normals <= dim * (3 + 2 * math.log2(number))

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from blindstep.drivers import fingerprints, mesh
+from blindstep.drivers import evaluation, fingerprints, mesh
 from blindstep.drivers.callbacks import telling_failures
 from blindstep.drivers.planned import plan_for
 from blindstep.drivers.progress import RunProgress
@@ -26,7 +26,7 @@ from blindstep.drivers.storage import Storage
 from blindstep.optimize.conversion import Conversion, Released, State
 from blindstep.optimize.plan import Plan
 from blindstep.trusted.estimators import Kind
-from blindstep.trusted.increments import chunk_for, increment
+from blindstep.trusted.increments import increment, own_directions
 from blindstep.trusted.privacy import Privacy, statement
 from blindstep.trusted.randomness import NoiseKey, public_stream
 
@@ -100,8 +100,7 @@ def _run(
     session: Session,
     progress: bool,
 ) -> Result:
-    # Floats become traced arguments: a run that differs in noise or step size compiles nothing.
-    traced = jax.tree.map(lambda v: jnp.asarray(v) if isinstance(v, float) else v, machine)
+    traced = prepare(machine, space)
     state, keys, horizon = session.state, session.keys, machine.horizon
     on_disk = any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
     if not on_disk:
@@ -172,6 +171,17 @@ def _only(
     )
 
 
+def prepare(machine: Conversion, space: ParameterSpace) -> Conversion:
+    """The machine as `run_epoch` takes it.
+
+    Floats become traced arguments: a run that differs in noise or step size compiles nothing. Probe
+    points are made in the precision that the loss is handed.
+    """
+    estimator = machine.oracle.estimator.working_in(np.result_type(*space.dtypes))
+    machine = eqx.tree_at(lambda m: m.oracle.estimator, machine, estimator)
+    return jax.tree.map(lambda v: jnp.asarray(v) if isinstance(v, float) else v, machine)
+
+
 @eqx.filter_jit
 def run_epoch(
     machine: Conversion,
@@ -205,21 +215,21 @@ def run_blocks(
     noise: NoiseKey,
     sharding: NamedSharding | None = None,
 ) -> tuple[State, Released]:
-    """A scan over blocks, each a GRAD and a scan over its DIFFs.
+    """A scan over blocks, each a GRAD and a loop over its DIFFs.
 
     `first` and `diffs` are row numbers in `data`: no record is in memory twice. `sharding` is how
     the records are spread over devices.
     """
     estimator = machine.oracle.estimator
+    evaluator = evaluation.Evaluator(loss, space, estimator, sharding)
 
-    def evaluate(points: Float[Array, "2 q dim"], record: PyTree) -> Float[Array, "2 q"]:
-        return jax.vmap(jax.vmap(lambda point: loss(space.unflatten(point), record)))(points)
-
-    def step(kind: Kind, state: State, rows: Int[Array, " batch"]) -> tuple[State, Released]:
+    def step(
+        kind: Kind, state: State, rows: Int[Array, " batch"], drawn: Array | None = None
+    ) -> tuple[State, Released]:
         query = machine.ask(state, kind, public)
         records = jax.tree.map(lambda leaf: leaf[rows], data)
-        chunk = chunk_for(rows.shape[0], estimator.number, estimator.dim)
-        moved = increment(estimator, query, mesh.spread(evaluate, sharding), records, chunk)
+        chunk = evaluation.chunk_of(estimator, records)
+        moved = increment(estimator, query, evaluator.of(rows.size), records, chunk, drawn)
         return machine.tell(state, moved, public, noise)
 
     def block(state: State, rows: tuple[Array, Array]) -> tuple[State, Released]:
@@ -227,8 +237,48 @@ def run_blocks(
         start = jax.tree.map(lambda leaf: leaf[None], start)
         if machine.period == 1:
             return state, start
-        state, later = jax.lax.scan(lambda s, r: step(Kind.DIFF, s, r), state, rows[1])
+        state, later = _later_steps(
+            machine, functools.partial(step, Kind.DIFF), state, rows[1], public
+        )
         return state, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), start, later)
 
     state, released = jax.lax.scan(block, state, (jnp.asarray(first), jnp.asarray(diffs)))
     return state, jax.tree.map(jnp.ravel, released)
+
+
+def _later_steps(
+    machine: Conversion,
+    step: Callable[..., tuple[State, Released]],
+    state: State,
+    rows: Int[Array, "steps batch"],
+    public: Key[Array, ""],
+) -> tuple[State, Released]:
+    """The DIFFs of a block, one after the other, with the directions of several drawn at once.
+
+    Directions are functions of public keys, known before the steps that need them. A step with few
+    records is short: drawing for one alone would take longer than the step.
+    """
+    estimator = machine.oracle.estimator
+    steps, batch = rows.shape
+    ahead = evaluation.steps_ahead(estimator, steps, batch)
+    if ahead < 2:
+        return jax.lax.scan(step, state, rows)
+
+    def draw(state: State, later: Int[Array, ""]) -> Float[Array, "batch q dim"]:
+        moved = eqx.tree_at(lambda s: s.step, state, state.step + later.astype(state.step.dtype))
+        key = machine.ask(moved, Kind.DIFF, public).key
+        return jax.vmap(lambda place: own_directions(estimator, key, place))(jnp.arange(batch))
+
+    def group(state: State, start: Int[Array, ""]) -> tuple[State, Released]:
+        drawn = jax.vmap(draw, (None, 0))(state, jnp.arange(ahead))
+
+        def one(i: Int[Array, ""], carry: tuple[State, Released]) -> tuple[State, Released]:
+            state, released = step(carry[0], rows[start + i], drawn[i])
+            return state, jax.tree.map(lambda all, new: all.at[i].set(new), carry[1], released)
+
+        empty = jax.tree.map(lambda _: jnp.zeros(ahead), Released(*jnp.zeros(2)))
+        # The last group may be short: a loop that ends earlier, not steps that do not count.
+        return jax.lax.fori_loop(0, jnp.minimum(ahead, steps - start), one, (state, empty))
+
+    state, released = jax.lax.scan(group, state, jnp.arange(0, steps, ahead))
+    return state, jax.tree.map(lambda leaf: leaf.reshape(-1)[:steps], released)

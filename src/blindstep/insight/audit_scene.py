@@ -18,14 +18,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, UInt32
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
 
-from blindstep.drivers.compiled import epochs_of_rows, run_blocks
+from blindstep.drivers.compiled import epochs_of_rows, prepare, run_blocks
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.optimize.conversion import Conversion, State
 from blindstep.optimize.learners import Learner
 from blindstep.optimize.plan import Plan, build_oracle
-from blindstep.trusted.directions import Directions
+from blindstep.trusted.directions import Directions, Parts
 from blindstep.trusted.estimators import Kind
 
 # Steps this much longer than `reach`, so that the distance of two queries is clamped for nearly
@@ -74,11 +75,18 @@ class Aligned(Directions):
     orthonormal: ClassVar[bool] = False
     inner: Directions
 
-    def sample(
-        self, key: Key[Array, ""], which: Int[Array, " some"], number: int, dim: int
-    ) -> Float[Array, "some dim"]:
+    def prepare(
+        self, key: Key[Array, ""], number: int, dim: int, dtype: DTypeLike = jnp.float64
+    ) -> PyTree:
+        """As the real sampler."""
+        return self.inner.prepare(key, number, dim, dtype)
+
+    def rows(
+        self, prepared: PyTree, which: Int[Array, " some"] | None, number: int, dim: int
+    ) -> Parts:
         """Direction 0 of the real sampler, again and again."""
-        return self.inner.sample(key, jnp.zeros_like(which), number, dim)
+        places = jnp.zeros(number, int) if which is None else jnp.zeros_like(which)
+        return self.inner.rows(prepared, places, number, dim)
 
     def gain(self, number: int, dim: int) -> float:
         """That of the real sampler, which holds for every draw."""
@@ -172,10 +180,8 @@ class Scene:
             float(plan.reach), heading, jnp.zeros((1, plan.dim)), steps=plan.period
         )
         machine = Conversion(attacked, adversary, plan.horizon)
-        self.machine = jax.tree.map(
-            lambda v: jnp.asarray(v) if isinstance(v, float) else v, machine
-        )
         self._space = ParameterSpace.of(jnp.zeros(plan.dim))
+        self.machine = prepare(machine, self._space)
 
     def blocks(self) -> Iterator[Blocks]:
         """The blocks of the run, epoch by epoch, as the driver lays them out."""

@@ -31,7 +31,7 @@ def fraction_clipped(loss: Loss, params: PyTree, public_data: PyTree, plan: Plan
 
         def norm(index: Any, record: PyTree) -> Any:
             directions = estimator.directions(jax.random.fold_in(query.key, index))
-            points = estimator.probes(query, directions)
+            points = estimator.probes(query, (directions,))
             values = jax.vmap(jax.vmap(lambda p: loss(space.unflatten(p), record)))(points)
             coefficients, _ = estimator.coefficients(query, values)
             return jnp.linalg.norm(coefficients @ directions)

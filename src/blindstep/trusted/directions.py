@@ -4,6 +4,11 @@ A record's estimate is e = (d/q) sum_j c_j u_j, with q directions u_j and coeffi
 sampler knows the worst |e| / c over all coefficients, its `gain`: that is how a clamp on function
 differences becomes a bound on the record's contribution. The gain is deterministic: it holds for
 every draw, so privacy does not depend on directions being random or secret.
+
+It holds for exact unit vectors. Directions may be rounded to float32, and then the estimate is
+clipped to the bound in float64 after it was made (`Estimator.enforce`); where many records share a
+frame and are added up first, the clip allows for how far rounding can stretch the frame
+(`Frame.slack`).
 """
 
 from __future__ import annotations
@@ -12,9 +17,14 @@ import abc
 from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from blindstep.trusted import draws
+
+# Directions, their coordinates cut into parts.
+Parts = tuple[Float[Array, "some _"], ...]
 
 
 class Directions(eqx.Module):
@@ -24,13 +34,32 @@ class Directions(eqx.Module):
     orthonormal: ClassVar[bool]
 
     @abc.abstractmethod
-    def sample(
-        self, key: Key[Array, ""], which: Int[Array, " some"], number: int, dim: int
-    ) -> Float[Array, "some dim"]:
-        """Directions `which` (each in 0 .. number-1) of the `number` that `key` stands for.
+    def prepare(
+        self, key: Key[Array, ""], number: int, dim: int, dtype: DTypeLike = jnp.float64
+    ) -> PyTree:
+        """What the `number` directions that `key` stands for are made of: smaller than they are."""
 
-        The same key and index give the same direction, however the indices are split into calls.
+    @abc.abstractmethod
+    def rows(
+        self, prepared: PyTree, which: Int[Array, " some"] | None, number: int, dim: int
+    ) -> Parts:
+        """Directions `which` (each in 0 .. number-1) of those prepared; None means all, the fastest.
+
+        The same key and index give the same direction, however the indices are split into calls,
+        and in every dtype up to its rounding. Neighbouring coordinates, part after part: a sampler
+        that makes them in parts need not join them.
         """
+
+    def sample(
+        self,
+        key: Key[Array, ""],
+        which: Int[Array, " some"] | None,
+        number: int,
+        dim: int,
+        dtype: DTypeLike = jnp.float64,
+    ) -> Float[Array, "some dim"]:
+        """Directions `which` of the `number` that `key` stands for: `prepare` and `rows` in one."""
+        return join(self.rows(self.prepare(key, number, dim, dtype), which, number, dim))
 
     @abc.abstractmethod
     def gain(self, number: int, dim: int) -> float:
@@ -47,14 +76,30 @@ class Sphere(Directions):
     name: ClassVar[str] = "sphere"
     orthonormal: ClassVar[bool] = False
 
-    def sample(
-        self, key: Key[Array, ""], which: Int[Array, " some"], number: int, dim: int
-    ) -> Float[Array, "some dim"]:
-        """Normalised Gaussian vectors, one key for each."""
-        keys = jax.vmap(lambda j: jax.random.fold_in(key, j))(which)
-        normal = jax.vmap(lambda k: jax.random.normal(k, (dim,), jnp.float64))(keys)
-        return normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
+    def prepare(
+        self, key: Key[Array, ""], number: int, dim: int, dtype: DTypeLike = jnp.float64
+    ) -> tuple[Key[Array, ""], Float[Array, "0"]]:
+        """The key itself, and nothing of the right dtype."""
+        return key, jnp.zeros(0, dtype)
+
+    def rows(
+        self,
+        prepared: tuple[Key[Array, ""], Float[Array, "0"]],
+        which: Int[Array, " some"] | None,
+        number: int,
+        dim: int,
+    ) -> Parts:
+        """Normalised Gaussian vectors, one stream for each."""
+        key, like = prepared
+        streams = jnp.arange(number) if which is None else which
+        normal = draws.normals(key, streams.astype(jnp.uint32), dim, like.dtype)
+        return (normal / jnp.linalg.norm(normal, axis=-1, keepdims=True),)
 
     def gain(self, number: int, dim: int) -> float:
         """Worst case d, whatever the number of directions."""
         return float(dim)
+
+
+def join(parts: Parts) -> Float[Array, "some dim"]:
+    """Parts as one array."""
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)

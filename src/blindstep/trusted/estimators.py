@@ -16,20 +16,34 @@ the loss returned; replacing one record of b moves m by at most 2 record_bound /
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import functools
 import math
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from blindstep.errors import InvalidArgument, count, positive
 from blindstep.trusted.bounds import Bounds
-from blindstep.trusted.directions import Directions
+from blindstep.trusted.directions import Directions, Parts, join
+from blindstep.trusted.frames import Frame
 
 # Clips aim this much inside the bound, so that rounding (of unit vectors, of a sum over up to 1e6
 # records) cannot push a contribution over the norm that the noise was calibrated for.
 _INSIDE = 1.0 - 1e-9
+# A frame that rounding could stretch more than this is not used in float32: the clip has to allow for
+# it, so it costs as much in noise.
+_MOST_SLACK = 2e-3
+# Rows that `combine` adds in one pass: on a processor so many as its cache holds, on an accelerator
+# so many as make the pass long against the start of it.
+_ROWS, _ROWS_OF_ACCELERATOR = 8, 64
+
+# Sums of directions, their coordinates cut into parts.
+Sums = tuple[Float[Array, " _"], ...]
 
 
 class Kind(enum.Enum):
@@ -75,6 +89,8 @@ class Estimator(eqx.Module):
         smoothing: h, the paper's delta.
         reach: D, the largest step of the learner; |x - y| <= 2 D between two queries.
         bounds: what is enforced on each record.
+        precision: of directions and probe points, "float64" or "float32". What is enforced, added
+            up and released is float64 either way.
     """
 
     dim: int = eqx.field(static=True)
@@ -84,6 +100,7 @@ class Estimator(eqx.Module):
     reach: float = eqx.field(static=True)
     bounds: Bounds = eqx.field(static=True)
     sharing: Sharing = eqx.field(static=True, default=Sharing.RECORD)
+    precision: str = eqx.field(static=True, default="float64")
 
     def __check_init__(self) -> None:
         count("dim", self.dim)
@@ -103,24 +120,103 @@ class Estimator(eqx.Module):
         """Length of an increment: d, or q where a whole block lives in the span of one frame."""
         return self.number if self.sharing is Sharing.BLOCK else self.dim
 
+    def working_in(self, dtype: DTypeLike) -> Estimator:
+        """This estimator with directions and probe points in `dtype`, where that is precise enough.
+
+        Whoever evaluates a loss of float32 parameters loses nothing by float32 probe points. A frame
+        that a batch shares stays in float64 if rounding could stretch it by more than a permille.
+        """
+        single = jnp.finfo(dtype).bits <= 32 and self._slack("float32") <= _MOST_SLACK
+        return dataclasses.replace(self, precision="float32" if single else "float64")
+
+    def _slack(self, precision: str) -> float:
+        """How much longer than its coefficients an estimate may be that a batch's frame lifts."""
+        if self.sharing is Sharing.BATCH and isinstance(self.sampler, Frame):
+            return self.sampler.slack(self.number, self.dim, jnp.dtype(precision))
+        return 0.0
+
+    @property
+    def stretch(self) -> float:
+        """What the clip of coefficients allows for: the same in both precisions, where both serve.
+
+        So that a run does not depend on the precision of its directions beyond rounding.
+        """
+        single = self._slack("float32")
+        return 1.0 + (single if single <= _MOST_SLACK else self._slack("float64"))
+
+    def prepare(self, key: Key[Array, ""]) -> PyTree:
+        """What the directions that `key` stands for are made of."""
+        return self.sampler.prepare(key, self.number, self.dim, jnp.dtype(self.precision))
+
+    def rows(self, prepared: PyTree, which: Int[Array, " some"] | None = None) -> Parts:
+        """Directions by their number, of those prepared; None means all."""
+        return self.sampler.rows(prepared, which, self.number, self.dim)
+
     def directions(self, key: Key[Array, ""]) -> Float[Array, "q dim"]:
         """All directions that `key` stands for."""
-        return self.sampler.sample(key, jnp.arange(self.number), self.number, self.dim)
+        return join(self.rows(self.prepare(key)))
 
     def lift(
         self, released: Float[Array, " release_dim"], key: Key[Array, ""]
     ) -> Float[Array, " dim"]:
         """A released vector as a gradient: post-processing with the block's public frame."""
         if self.sharing is Sharing.BLOCK:
-            return released @ self.directions(key)
+            return self.combine(released, self.prepare(key))
         return released
 
-    def probes(self, query: Query, directions: Float[Array, "q dim"]) -> Float[Array, "2 q dim"]:
-        """The pairs of points at which the loss is to be evaluated."""
-        steps = self.smoothing * directions
-        if query.kind is Kind.GRAD:
-            return jnp.stack([query.point + steps, query.point - steps])
-        return jnp.stack([query.point + steps, query.reference + steps])
+    def combine(self, coefficients: Float[Array, " q"], prepared: PyTree) -> Float[Array, " dim"]:
+        """sum_j c_j u_j in float64, whatever the precision of the directions, a few at a time.
+
+        A linear map of the coefficients up to float64 rounding: float32 arithmetic would round the
+        sum of a whole batch by more than the one record in it that must not be seen.
+        """
+
+        def add(total: Sums, which: Int[Array, " some"]) -> tuple[Sums, None]:
+            weights = coefficients[which]
+            return tuple(
+                map(functools.partial(_add_rows, weights), total, self.rows(prepared, which))
+            ), None
+
+        size = _ROWS if jax.default_backend() == "cpu" else _ROWS_OF_ACCELERATOR
+        every, whole = jnp.arange(self.number), self.number // size * size
+        like = jax.eval_shape(lambda: self.rows(prepared, every[:1]))
+        total: Sums = tuple(jnp.zeros(part.shape[1:], jnp.float64) for part in like)
+        total, _ = jax.lax.scan(add, total, every[:whole].reshape(-1, size))
+        if whole < self.number:
+            total, _ = add(total, every[whole:])
+        return jnp.concatenate(total)
+
+    def probes(
+        self, query: Query, directions: Parts, into: Float[Array, "2 q dim"] | None = None
+    ) -> Float[Array, "2 q dim"]:
+        """The pairs of points at which the loss is to be evaluated; written over `into`, if given."""
+        if len(directions) == 1 and into is None:
+            bases, widths = self._ends(query)
+            # One sum with numbers repeated, and no joining of two: one pass over the points.
+            return bases[:, None] + widths[:, None, None] * directions[0]
+        if into is None:
+            into = jnp.zeros((2, len(directions[0]), self.dim), self.precision)
+        return self.write_probes(query, directions, into, 0)
+
+    def write_probes(
+        self, query: Query, directions: Parts, into: Float[Array, "2 q dim"], place: int
+    ) -> Float[Array, "2 q dim"]:
+        """`into` with the points of these directions from number `place` on: in place, by parts."""
+        bases, widths = self._ends(query)
+        start = 0
+        for part in directions:
+            stop = start + part.shape[1]
+            moved = bases[:, None, start:stop] + widths[:, None, None] * part
+            into = jax.lax.dynamic_update_slice(into, moved, (0, place, start))
+            start = stop
+        return into
+
+    def _ends(self, query: Query) -> tuple[Float[Array, "2 dim"], Float[Array, "2"]]:
+        """Of each pair of points, base and signed distance along the direction: base + width u."""
+        other = query.point if query.kind is Kind.GRAD else query.reference
+        sign = -1.0 if query.kind is Kind.GRAD else 1.0
+        bases = jnp.stack([query.point, other]).astype(self.precision)
+        return bases, jnp.asarray([self.smoothing, sign * self.smoothing], self.precision)
 
     def coefficients(
         self, query: Query, values: Float[Array, "*records 2 q"]
@@ -144,9 +240,10 @@ class Estimator(eqx.Module):
         """Each record's estimate, at most `record_bound` long; exactly 0 if it is not valid.
 
         Guarantee: |result| <= record_bound(kind), for every loss, after rounding. The estimate may
-        be given in the coordinates of an orthonormal frame, which keep its length.
+        be given in the coordinates of an orthonormal frame: they keep its length up to `stretch`,
+        and are at most record_bound(kind) / stretch long.
         """
-        bound = self.record_bound(kind) * _INSIDE
+        bound = self.record_bound(kind) / self.stretch * _INSIDE
         norm = jnp.linalg.norm(estimate, axis=-1, keepdims=True)
         keep = valid[..., None] & jnp.isfinite(norm)
         scale = jnp.where(norm > bound, bound / norm, 1.0)
@@ -179,3 +276,11 @@ class Estimator(eqx.Module):
         and 4 d L / (B2 T) for DIFF, as in Lemmas lem:grad-estimator and lem:diff-estimator.
         """
         return 2.0 * self.record_bound(kind) / batch
+
+
+def _add_rows(
+    weights: Float[Array, " some"], total: Float[Array, " part"], rows: Float[Array, "some part"]
+) -> Float[Array, " part"]:
+    for weight, row in zip(weights, rows, strict=True):
+        total = total + weight * row.astype(jnp.float64)
+    return total

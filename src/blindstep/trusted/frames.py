@@ -18,27 +18,37 @@ factorisation. `Structured` costs less than drawing independent directions.
 
 from __future__ import annotations
 
+import abc
 import functools
 import math
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key
 
 from blindstep.errors import InvalidArgument, count
-from blindstep.trusted.directions import Directions
+from blindstep.trusted import draws
+from blindstep.trusted.directions import Directions, Parts
+from blindstep.trusted.frame_levels import Level, cut, products
 
 Take = Callable[[int, int], Float[Array, "rows columns"]]
+# Up to here the way of doing it that is fast for few is the faster one.
+_FEW_BLOCKS, _FEW_ROWS = 128, 8
 
 
 class Frame(Directions):
     """Orthonormal directions, each uniform on the sphere."""
 
     orthonormal: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def slack(self, number: int, dim: int, dtype: DTypeLike) -> float:
+        """By how much rounding may stretch: |sum_j c_j u_j| <= (1 + slack) |c|, for every draw."""
 
     def gain(self, number: int, dim: int) -> float:
         """d / sqrt(q): |(d/q) sum_j c_j u_j| = (d/q) |c| <= (d/q) sqrt(q) max_j |c_j|."""
@@ -50,20 +60,36 @@ class Haar(Frame):
     """The uniform law on all frames, by QR factorisation of a Gaussian matrix.
 
     G = Q R with G a d x q Gaussian matrix; Q is Haar distributed once R has a positive diagonal
-    (Stewart 1980; Mezzadri 2007: without the signs it is not). Each call factorises the whole
-    frame, O(d q^2), whatever rows are asked for.
+    (Stewart 1980; Mezzadri 2007: without the signs it is not). The whole frame is factorised, in
+    O(d q^2), whatever rows are asked for.
     """
 
     name: ClassVar[str] = "haar"
 
-    def sample(
-        self, key: Key[Array, ""], which: Int[Array, " some"], number: int, dim: int
-    ) -> Float[Array, "some dim"]:
-        """Columns `which` of Q, with the signs of R's diagonal."""
+    def prepare(
+        self, key: Key[Array, ""], number: int, dim: int, dtype: DTypeLike = jnp.float64
+    ) -> Float[Array, "q dim"]:
+        """The columns of Q, with the signs of R's diagonal; in float64, rounded at the end."""
         _require_fit(number, dim)
-        q, r = jnp.linalg.qr(jax.random.normal(key, (dim, number), jnp.float64))
+        gaussian = draws.normals(key, jnp.arange(number, dtype=jnp.uint32), dim, jnp.float64)
+        q, r = jnp.linalg.qr(gaussian.T)
         signs = jnp.where(jnp.diagonal(r) < 0, -1.0, 1.0)
-        return _choose((q * signs).T, which)
+        return (q * signs).T.astype(dtype)
+
+    def rows(
+        self,
+        prepared: Float[Array, "q dim"],
+        which: Int[Array, " some"] | None,
+        number: int,
+        dim: int,
+    ) -> Parts:
+        """Those rows."""
+        return (prepared if which is None else _choose(prepared, which),)
+
+    def slack(self, number: int, dim: int, dtype: DTypeLike) -> float:
+        """Householder QR's backward error (Higham 2002, theorem 19.4), and the final rounding."""
+        factorised = 8.0 * dim * number**1.5 * _unit_roundoff(jnp.float64)
+        return factorised + math.sqrt(number) * _unit_roundoff(dtype)
 
 
 class Structured(Frame):
@@ -89,36 +115,70 @@ class Structured(Frame):
     can move higher moments. (The turn with p = 2 is a butterfly matrix, as Genz 1998 multiplies them
     into random orthogonal matrices.)
 
-    Cost: O(q d) operations and memory, as each level holds a fraction of the directions of the next.
+    Cost: O(q d) operations, as each level holds a fraction of the directions of the next. Memory: a
+    direction comes from one of the level below, which is all that has to be held.
     """
 
     name: ClassVar[str] = "structured"
 
-    def sample(
-        self, key: Key[Array, ""], which: Int[Array, " some"], number: int, dim: int
-    ) -> Float[Array, "some dim"]:
-        """Rows `which` of the frame; levels with fewer directions than that are built whole."""
+    def prepare(
+        self, key: Key[Array, ""], number: int, dim: int, dtype: DTypeLike = jnp.float64
+    ) -> tuple[_Top, ...]:
+        """For each size of block what its last level is made of: a half to an eighth of the frame."""
         _require_fit(number, dim)
-        blocks = _cut(number, dim)
+        blocks = cut(number, dim)
         weighed = sum(copies for copies, _ in blocks) > 1
-        levels = [(copies, _Level(number, size)) for copies, size in blocks]
-        draws = _Draws.of(
+        levels = [(copies, Level(number, size)) for copies, size in blocks]
+        supply = _Draws.of(
             key,
             sum(copies * level.normals for copies, level in levels) + (dim if weighed else 0),
             sum(copies * level.signs for copies, level in levels),
+            dtype,
         )
-        weights = [jnp.ones(1, jnp.float64)]
+        weights = [jnp.ones(1, dtype)]
         if weighed:
-            norms = [jnp.linalg.norm(draws.normals(*block), axis=-1) for block in blocks]
-            whole = jnp.linalg.norm(jnp.concatenate(norms))
-            weights = [norm / whole for norm in norms]
-        frame, start = jnp.zeros((which.size, dim), jnp.float64), 0
-        for (copies, level), lengths in zip(levels, weights, strict=True):
-            part = _grow(draws, level, lengths, which).reshape(which.size, -1)
-            # Written into place: to concatenate would be to hold a large part twice.
-            frame = jax.lax.dynamic_update_slice(frame, part, (0, start))
-            start += copies * level.size
-        return frame
+            squares = [_squares(supply.normals(*block)) for block in blocks]
+            whole = sum(jnp.sum(square) for square in squares)
+            weights = [jnp.sqrt(square / whole).astype(dtype) for square in squares]
+        return tuple(
+            _top(supply, level, lengths)
+            for (_, level), lengths in zip(levels, weights, strict=True)
+        )
+
+    def rows(
+        self,
+        prepared: tuple[_Top, ...],
+        which: Int[Array, " some"] | None,
+        number: int,
+        dim: int,
+    ) -> Parts:
+        """The last level's turns and reflections, of those rows alone: a part for each block size."""
+        grown = [
+            _grow(Level(number, size), top, which)
+            for (_, size), top in zip(cut(number, dim), prepared, strict=True)
+        ]
+        return tuple(part.reshape(part.shape[0], -1) for part in grown)
+
+    def slack(self, number: int, dim: int, dtype: DTypeLike) -> float:
+        """sqrt(q) u sum over levels of (16 + 4 size if odd), with u the unit roundoff.
+
+        A turn is orthogonal for every w up to |w|, which is 1 within a few u whatever was rounded
+        before; a rounded product of matrices moves each row by a few u, hence the frame by sqrt(q)
+        times that; a reflection adds the error of a scalar product, at most (size + 8) u for unit
+        vectors, and its own arithmetic.
+        """
+        worst = 0.0
+        for _, size in cut(number, dim):
+            level, total = Level(number, size), 16.0
+            while level.number > 1:
+                total += 16.0 + (4.0 * level.size if level.odd else 0.0)
+                level = level.below
+            worst = max(worst, total)
+        return math.sqrt(number) * _unit_roundoff(dtype) * worst
+
+
+def _unit_roundoff(dtype: DTypeLike) -> float:
+    return float(jnp.finfo(dtype).eps) / 2.0
 
 
 def _require_fit(number: int, dim: int) -> None:
@@ -130,83 +190,18 @@ def _require_fit(number: int, dim: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Level:
-    """A frame of `number` directions in dimension `size`, and how it comes from smaller ones."""
-
-    number: int
-    size: int
-
-    @property
-    def odd(self) -> bool:
-        """Whether the frame is the reflection of one in dimension size - 1."""
-        return self.size % 2 == 1
-
-    @property
-    def complete(self) -> bool:
-        """Whether the vector that defines the reflection is the last direction."""
-        return self.odd and self.number == self.size
-
-    @property
-    def ways(self) -> int:
-        """Number p of smaller frames that are turned into one."""
-        ways = 2
-        while ways < 8 and self.size // 2 % ways == 0 and ways < self.number - self.complete:
-            ways *= 2
-        return ways
-
-    @property
-    def below(self) -> _Level:
-        """Each of the p smaller frames."""
-        return _Level(
-            -(-(self.number - self.complete) // self.ways), self.size // 2 * 2 // self.ways
-        )
-
-    @property
-    def normals(self) -> int:
-        """Normal draws for the whole frame: a leaf; or angles, a reflection if odd, and all below."""
-        if self.number == 1:
-            return self.size
-        angles = sum(k * (self.size // 2 // k + 1) for k in (1, 2, 4) if k < self.ways)
-        return angles + (self.size if self.odd else 0) + self.ways * self.below.normals
-
-    @property
-    def signs(self) -> int:
-        """Random signs for the whole frame: p for each direction below."""
-        if self.number == 1:
-            return 0
-        return self.ways * (self.below.number + self.below.signs)
-
-
-def _cut(number: int, dim: int) -> list[tuple[int, int]]:
-    """Blocks as (how many, of which size): powers of two, and one block for what is left."""
-    size = 1 << (number - 1).bit_length()
-    copies, left = divmod(dim, size)
-    if 0 < left < number:
-        copies, left = copies - 1, left + size
-    return [block for block in ((copies, size), (1, left)) if 0 not in block]
-
-
 class _Draws(NamedTuple):
     """Normal draws and random signs, handed out piece by piece."""
 
     normals: Take
     signs: Take
+    dtype: DTypeLike
 
     @classmethod
-    def of(cls, key: Key[Array, ""], normals: int, signs: int) -> _Draws:
+    def of(cls, key: Key[Array, ""], normals: int, signs: int, dtype: DTypeLike) -> _Draws:
         """A supply of exactly so many."""
-        first, second, third = jax.random.split(key, 3)
-        # A loop, so that the draws are stored: XLA would otherwise repeat the inverse error
-        # function inside every one of the many small operations that read them.
-        halves = jax.lax.map(
-            lambda k: jax.random.normal(k, (-(-normals // 2),), jnp.float64),
-            jnp.stack([first, second]),
-        )
-        words = jax.random.bits(third, (-(-signs // 32), 1), jnp.uint32)
-        bits = (words >> jnp.arange(32, dtype=jnp.uint32)) & 1
-        flips = 1.0 - 2.0 * bits.reshape(-1).astype(jnp.float64)
-        return cls(_dispense(halves.reshape(-1)), _dispense(flips))
+        stock = draws.normals(key, jnp.zeros(1, jnp.uint32), normals, dtype)[0]
+        return cls(_dispense(stock), _dispense(draws.signs(key, signs, dtype)), dtype)
 
 
 def _dispense(stock: Float[Array, " stock"]) -> Take:
@@ -221,38 +216,94 @@ def _dispense(stock: Float[Array, " stock"]) -> Take:
     return take
 
 
-def _grow(
-    draws: _Draws, level: _Level, lengths: Float[Array, " frames"], wanted: Int[Array, " some"]
-) -> Float[Array, "some frames size"]:
-    """Directions `wanted` of independent frames, one for each of the `lengths` they shall have."""
+class _Top(NamedTuple):
+    """What the last level of some frames is made of.
+
+    Attributes:
+        child: directions below, each of which is turned into `ways`.
+        turns: the matrices that do it.
+        lengths: that the directions of each frame shall have.
+        axis: of the reflection, where the size is odd.
+        along: scalar products of the turned directions with it.
+    """
+
+    child: Float[Array, "below frames ways small"]
+    turns: Float[Array, "below ways frames ways"]
+    lengths: Float[Array, " frames"]
+    axis: Float[Array, "frames size"] | None = None
+    along: Float[Array, "below ways frames"] | None = None
+
+
+def _top(supply: _Draws, level: Level, lengths: Float[Array, " frames"]) -> _Top:
+    """The last level of independent frames, with all levels below it built."""
     frames = lengths.size
     if level.number == 1:
-        leaf = lengths[:, None] * _unit(draws.normals(frames, level.size))
-        return jnp.broadcast_to(leaf, (wanted.size, *leaf.shape))
+        leaf = lengths[:, None] * _unit(supply.normals(frames, level.size))
+        return _Top(leaf[None, :, None], jnp.ones((1, 1, frames, 1), supply.dtype), lengths)
     below, ways = level.below, level.ways
-    parents = jnp.minimum(wanted // ways, below.number - 1)
-    # Where there are fewer directions below than are wanted here, each is built once and shared.
-    shared = below.number <= wanted.size
-    needed = jnp.arange(below.number) if shared else parents
-    child = _grow(draws, below, jnp.repeat(lengths, ways), needed)
+    child = _grow(below, _top(supply, below, jnp.repeat(lengths, ways)), None)
     child = child.reshape(-1, frames, ways, below.size)
-    turns = _choose(_turns(draws, level, frames).reshape(-1, frames, ways), wanted)
-    turned = (_choose(child, parents) if shared else child) * turns[..., None]
-    turned = turned.reshape(wanted.size, frames, ways * below.size)
+    turns = _turns(supply, level, frames)
     if not level.odd:
-        return turned
-    axis = _unit(draws.normals(frames, level.size))
+        return _Top(child, turns, lengths)
+    axis = _unit(supply.normals(frames, level.size))
     # Scalar products with the axis, from the fewer vectors below and then turned like them.
-    along = jnp.einsum("rfws,fws->rfw", child, axis[:, 1:].reshape(frames, ways, below.size))
-    along = jnp.sum((_choose(along, parents) if shared else along) * turns, axis=-1)
-    reflected = _reflect(turned, along[..., None], axis)
-    if not level.complete:
+    along = _products_with(child, axis[:, 1:].reshape(frames, ways, below.size))[:, None]
+    along = functools.reduce(operator.add, (along[..., v] * turns[..., v] for v in range(ways)))
+    return _Top(child, turns, lengths, axis, along)
+
+
+def _grow(
+    level: Level, top: _Top, wanted: Int[Array, " some"] | None
+) -> Float[Array, "some frames size"]:
+    """Directions `wanted` of frames whose last level is given.
+
+    None means all. Then which direction comes from which of those below is known beforehand: every
+    operation is an elementwise one on neighbouring numbers, and nothing is looked up.
+    """
+    below, frames, ways, small = top.child.shape
+    complete = level.complete and top.axis is not None
+    child, turns, along = top.child[:, None], top.turns, top.along
+    rows = level.number - complete
+    if wanted is not None:
+        rows, of_row = wanted.size, lambda x: x.reshape(-1, *x.shape[2:])
+        child = _choose(top.child, jnp.minimum(wanted // ways, below - 1))
+        turns = _choose(of_row(turns), wanted)
+        along = None if along is None else _choose(of_row(along), wanted)
+    turned = child * turns[..., None]
+    if top.axis is None or along is None:
+        return turned.reshape(-1, frames, ways * small)[:rows]
+    rest = top.axis[:, 1:].reshape(frames, ways, small)
+    head, turned = _reflect(turned, along[..., None, None], top.axis[:, 0, None, None], rest)
+    pieces = [head, *(turned[..., v, :] for v in range(ways))]
+    reflected = jnp.concatenate(
+        [piece.reshape(-1, frames, piece.shape[-1])[:rows] for piece in pieces], axis=-1
+    )
+    if not complete:
         return reflected
-    last = lengths[:, None] * axis
+    last = top.lengths[:, None] * top.axis
+    if wanted is None:
+        return jnp.concatenate([reflected, last[None]])
     return jnp.where((wanted == level.number - 1)[:, None, None], last, reflected)
 
 
-def _turns(draws: _Draws, level: _Level, frames: int) -> Float[Array, "children ways frames ways"]:
+def _products_with(
+    rows: Float[Array, "some frames ways size"], axis: Float[Array, "frames ways size"]
+) -> Float[Array, "some frames ways"]:
+    """Scalar products of rows with the axis of their frame and way.
+
+    Where there are few frames, as one product with a matrix that has the axes in its diagonal
+    blocks: numbers stay where they are in memory.
+    """
+    some, frames, ways, size = rows.shape
+    if frames * ways > _FEW_BLOCKS:
+        return jnp.einsum("rfws,fws->rfw", rows, axis)
+    blocks = jnp.eye(frames * ways, dtype=axis.dtype)[:, None] * axis.reshape(-1, size)[..., None]
+    flat = rows.reshape(some, -1) @ blocks.reshape(-1, frames * ways)
+    return flat.reshape(some, frames, ways)
+
+
+def _turns(supply: _Draws, level: Level, frames: int) -> Float[Array, "children ways frames ways"]:
     """The p x p orthogonal matrices that turn p frames into one: one for each direction below.
 
     A unit vector w whose squares are Dirichlet(m/2, .., m/2) is split in halves again and again. Two
@@ -262,58 +313,55 @@ def _turns(draws: _Draws, level: _Level, frames: int) -> Float[Array, "children 
     keep the errors of estimates from lining up across blocks.
     """
     children, ways = level.below.number, level.ways
-    weights = jnp.ones((children, frames, 1), jnp.float64)
-    while (pieces := weights.shape[-1]) < ways:
-        points = _unit(draws.normals(frames * pieces, level.size // 2 // pieces + 1))
+    parts = [jnp.ones((children, frames), supply.dtype)]
+    while (pieces := len(parts)) < ways:
+        points = _unit(supply.normals(frames * pieces, level.size // 2 // pieces + 1))
         double = points[:, :children].T.reshape(children, frames, pieces)
         # Rounding may leave a coordinate just outside [-1, 1].
-        halves = [jnp.sqrt(jnp.maximum(1.0 + sign * double, 0.0) / 2.0) for sign in (1, -1)]
-        weights = weights[..., None] * jnp.stack(halves, axis=-1)
-        weights = weights.reshape(children, frames, 2 * pieces)
-    weights = weights * draws.signs(children, frames * ways).reshape(weights.shape)
-    return jnp.einsum("cfk,kwv->cwfv", weights, jnp.asarray(_products(ways)))
+        parts = [
+            part * jnp.sqrt(jnp.maximum(1.0 + sign * double[..., i], 0.0) / 2.0)
+            for i, part in enumerate(parts)
+            for sign in (1, -1)
+        ]
+    signs = supply.signs(children, frames * ways).reshape(children, frames, ways)
+    parts = [part * signs[..., i] for i, part in enumerate(parts)]
+    table = products(ways)
+    if parts[0].size > _FEW_BLOCKS:
+        weights = jnp.stack(parts, axis=-1)
+        return jnp.einsum("cfk,kwv->cwfv", weights, jnp.asarray(table, supply.dtype))
+    rows = [
+        jnp.stack([float(table[k, w, v]) * parts[k] for v, k in enumerate(places)], axis=-1)
+        for w, places in enumerate(np.abs(table).argmax(axis=0))
+    ]
+    return jnp.stack(rows, axis=1)
 
 
 def _reflect(
-    rows: Float[Array, "some frames even"],
-    along: Float[Array, "some frames 1"],
-    axis: Float[Array, "frames odd"],
-) -> Float[Array, "some frames odd"]:
+    rows: Float[Array, "*some frames ways size"],
+    along: Float[Array, "*some frames 1 1"],
+    first: Float[Array, "frames 1 1"],
+    rest: Float[Array, "frames ways size"],
+) -> tuple[Float[Array, "*some frames 1 1"], Float[Array, "*some frames ways size"]]:
     """The vectors (0, row) reflected by I - v v^T / (1 + |g_1|), v = g + sign(g_1) e_1.
 
     That reflection takes e_1 to -sign(g_1) g. `along` holds the scalar products of rows with the
-    coordinates of the axis g after the first.
+    coordinates of the axis g after the first. First coordinates and others are given apart.
     """
-    first, rest = axis[:, :1], axis[:, 1:]
-    head = jnp.where(first < 0, 1.0, -1.0) * along
-    return jnp.concatenate([head, rows - along / (1.0 + jnp.abs(first)) * rest], axis=-1)
+    head = jnp.where(first < 0, 1.0, -1.0).astype(rows.dtype) * along
+    return head, rows - along / (1.0 + jnp.abs(first)) * rest
 
 
-@functools.cache
-def _products(ways: int) -> Float[np.ndarray, "ways ways ways"]:
-    """Products of the units of complex numbers (2), quaternions (4), octonions (8).
-
-    e_w e_k = sum_v t[k, w, v] e_v, by doubling (Cayley and Dickson): (a, b)(c, d) = (a c - d* b,
-    d a + b c*). Norms multiply, and so sum_k x_k t[k] is orthogonal for every unit vector x.
-    """
-
-    def conjugate(x: np.ndarray) -> np.ndarray:
-        return np.concatenate([x[:1], -x[1:]])
-
-    def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        if x.size == 1:
-            return x * y
-        (a, b), (c, d) = np.split(x, 2), np.split(y, 2)
-        left = product(a, c) - product(conjugate(d), b)
-        return np.concatenate([left, product(d, a) + product(b, conjugate(c))])
-
-    units = np.eye(ways)
-    return np.array([[product(units[w], units[k]) for w in range(ways)] for k in range(ways)])
+def _squares(vectors: Float[Array, "rows size"]) -> Float[Array, " rows"]:
+    """Squared lengths, in float64: a sum of many squares in float32 would be off by their number."""
+    return jnp.sum(jnp.square(vectors.astype(jnp.float64)), axis=-1)
 
 
 def _unit(vectors: Float[Array, "rows size"]) -> Float[Array, "rows size"]:
-    return vectors / jnp.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors * jax.lax.rsqrt(_squares(vectors)).astype(vectors.dtype)[:, None]
 
 
 def _choose(rows: Float[Array, "rows ..."], which: Int[Array, " some"]) -> Float[Array, "some ..."]:
-    return jnp.take(rows, which, axis=0, mode="clip")
+    """Rows by number. A few are read from where they are; many are looked up number by number."""
+    if which.size > _FEW_ROWS:
+        return jnp.take(rows, which, axis=0, mode="clip")
+    return jnp.stack([jax.lax.dynamic_index_in_dim(rows, i, keepdims=False) for i in which])

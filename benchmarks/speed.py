@@ -1,0 +1,186 @@
+"""Speed, memory and growth of a private run, against the bare limit: ratios measured in one run.
+
+    python -m benchmarks.speed [--repetitions 7] [--out benchmarks/results/speed.json]
+
+On a quiet machine with 2 cores about 8 minutes. Every measurement has a process of its own; what is
+compared is run in turn, again and again, and a ratio is the median of the ratios of neighbours. On
+an accelerator (`--device`) the problems are larger, and the peers and the streamed records are left
+out. `benchmarks/speed_programs.py` says what the bare limit is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import speed_peers, speed_problems, speed_programs
+from benchmarks.speed_problems import Problem
+
+RESULTS = Path(__file__).parent / "results"
+# On an accelerator more records fill the machine; the networks' batches are those of the issue first.
+PROBLEMS = {
+    "svm": lambda: speed_problems.svm(),
+    "paper": lambda: speed_problems.svm(preset="paper"),
+    "network-826": lambda: speed_problems.small_network(),
+    "network-100180": lambda: speed_problems.large_network(),
+    "network-826-wide": lambda: speed_problems.small_network(batch=50_000),
+    "network-100180-wide": lambda: speed_problems.large_network(batch=8192),
+}
+GROWTH = {
+    "records, svm": [(n, lambda n=n: speed_problems.svm(n)) for n in (512, 1024, 2048, 4096)],
+    "records, network-826": [
+        (n, lambda n=n: speed_problems.small_network(steps=n)) for n in (2, 4, 8, 16)
+    ],
+    "directions, network-826": [
+        (q, lambda q=q: speed_problems.small_network(directions=q, steps=4))
+        for q in (64, 128, 256, 512)
+    ],
+    "directions, network-100180": [
+        (q, lambda q=q: speed_problems.large_network(directions=q, steps=2))
+        for q in (16, 32, 64, 128)
+    ],
+    "dimension, network": [
+        (h, lambda h=h: speed_problems.network(784, h, directions=64, batch=512, steps=2))
+        for h in (16, 32, 63, 126)
+    ],
+}
+
+
+def timed(problem: Problem, repetitions: int) -> dict[str, Any]:
+    """The full program and every layout of the bare limit, in turn."""
+    full, layouts = speed_programs.full(problem), speed_programs.bare(problem)
+    seconds = in_turn([full, *layouts], repetitions)
+    medians = np.median(seconds, axis=0)
+    best = 1 + int(np.argmin(medians[1:]))
+    bare = layouts[best - 1]
+    return {
+        "problem": problem.name,
+        "dim": problem.plan.dim,
+        "directions": problem.plan.directions,
+        "records": problem.records,
+        "first_batch": problem.plan.first_batch,
+        "evaluations": problem.evaluations,
+        "efficiency": float(np.median(seconds[:, best] / seconds[:, 0])),
+        "bare_seconds": float(medians[best]),
+        "full_seconds": float(medians[0]),
+        "bare_layout": bare.layout,
+        "evaluations_per_second": problem.evaluations / float(medians[0]),
+        "bare_evaluations_per_second": problem.evaluations / float(medians[best]),
+        "microseconds_per_record": 1e6 * float(medians[0]) / problem.records,
+        "compile_seconds": full.compile_seconds,
+        "full_bytes": full.bytes,
+        "bare_bytes": bare.bytes,
+        "all_seconds": seconds.tolist(),
+    }
+
+
+def in_turn(programs: list[speed_programs.Program], repetitions: int) -> np.ndarray:
+    """Seconds of (repetition, program); every program has run once before."""
+    for program in programs:
+        program.run()
+    rows = []
+    for _ in range(repetitions):
+        row = []
+        for program in programs:
+            began = time.perf_counter()
+            program.run()
+            row.append(time.perf_counter() - began)
+        rows.append(row)
+    return np.asarray(rows)
+
+
+def grown(name: str, repetitions: int) -> dict[str, Any]:
+    """Times of the full program at growing sizes, in turn, and the exponent that fits them."""
+    sizes = [size for size, _ in GROWTH[name]]
+    problems = [make() for _, make in GROWTH[name]]
+    programs = [speed_programs.full(problem) for problem in problems]
+    seconds = np.median(in_turn(programs, repetitions), axis=0).tolist()
+    if name.startswith("dimension"):
+        sizes = [problem.plan.dim for problem in problems]
+    return {
+        "growth": name,
+        "sizes": sizes,
+        "seconds": seconds,
+        "exponent": speed_peers.exponent(sizes, seconds),
+        "full_bytes": [program.bytes for program in programs],
+        "bare_bytes": [speed_programs.bare(problem)[0].bytes for problem in problems],
+    }
+
+
+def peers(name: str) -> dict[str, Any]:
+    """The NumPy twin and eager PyTorch on one problem, in seconds for an evaluation."""
+    problem = PROBLEMS[name]()
+    large = problem.plan.dim > 10_000
+    twin = speed_peers.numpy_twin(problem, records=1 if large else 8)
+    return {
+        "peers": name,
+        "numpy_twin_microseconds_per_record": 1e6 * twin,
+        "torch_evaluations_per_second": 1.0 / speed_peers.torch_step(problem),
+        "difference_of_losses": speed_peers.twin_and_ours_agree(problem),
+    }
+
+
+def child(task: list[str], repetitions: int) -> dict[str, Any]:
+    """One measurement, in this process."""
+    with jax.enable_x64(True):
+        if task[0] == "time":
+            return timed(PROBLEMS[task[1]](), repetitions)
+        if task[0] == "growth":
+            return grown(task[1], repetitions)
+        if task[0] == "peers":
+            return peers(task[1])
+        from benchmarks import speed_stream
+
+        return speed_stream.streamed(int(task[1]))
+
+
+def run_child(task: list[str], repetitions: int) -> dict[str, Any]:
+    """One measurement in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.speed", "--repetitions", str(repetitions)]
+    done = subprocess.run([*command, "--child", *task], stdout=subprocess.PIPE, check=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    summary = {k: v for k, v in result.items() if not isinstance(v, list) or len(v) < 6}
+    print(" ".join(task), json.dumps(summary), flush=True)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=7, help="of every program, in turn")
+    parser.add_argument("--out", type=Path, default=RESULTS / "speed.json")
+    parser.add_argument("--device", action="store_true", help="the tasks for an accelerator")
+    parser.add_argument("--child", nargs="+", help="one task, its result on the last line")
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(child(options.child, options.repetitions)))
+        return
+    tasks = [["time", name] for name in PROBLEMS if options.device or "wide" not in name]
+    if not options.device:
+        tasks += [["growth", name] for name in GROWTH]
+        tasks += [["peers", name] for name in ("svm", "network-826", "network-100180")]
+        tasks += [["stream", str(n)] for n in (100_000, 1_000_000)]
+    results = [run_child(task, options.repetitions) for task in tasks]
+    machine = {
+        "machine": platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg(),
+        "jax": jax.__version__,
+        "backend": jax.default_backend(),
+        "device": jax.devices()[0].device_kind,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
