@@ -1,6 +1,7 @@
 """Random arguments: an answer or a clear error, never a traceback, and JSON that parses."""
 
 import json
+import os
 import random
 import signal
 
@@ -8,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindstep.cli import app
+from resume_helpers import small_run
 from storage_helpers import write_some
 
 RUNNER = CliRunner()
@@ -167,3 +169,19 @@ def test_random_ledger_arguments(number, tmp_path, monkeypatch):
             arguments += ["--delta", rng.choice(NUMBERS)]
         codes.append(checked(arguments + rng.choice([[], ["--json"]])))
     assert {0, 2} <= set(codes)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe{", b"[" * 9999, b'{"dim": NaN}', None])
+def test_commands_that_read_a_plan_refuse_it_by_name(tmp_path, content):
+    small_run(tmp_path / "run")
+    path = tmp_path / "run" / "plan.json"
+    path.unlink()
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    for arguments in (["audit", "--plan", str(path)], ["report", str(tmp_path / "run")]):
+        assert checked([*arguments, "--json"]) == 2
+        said = RUNNER.invoke(app, arguments).stderr
+        assert said.startswith("blindstep: ")
+        assert str(path) in said

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from blindstep.cli import planning
 from blindstep.cli.common import AsJson, fail, print_json
-from blindstep.drivers.plan_file import PLAN
+from blindstep.drivers.plan_file import PLAN, read_plan
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.insight import audit as auditing
 from blindstep.insight.audit_view import audit_table, save_plot
@@ -100,9 +100,8 @@ def _read(path: str, options: dict[str, Any]) -> Plan:
         raise InvalidArgument(f"give either --plan or {', '.join(given)}: the plan has them all.")
     file_name = os.path.join(path, PLAN) if os.path.isdir(path) else path
     try:
-        with open(file_name, encoding="utf-8") as file:
-            return Plan.from_json(file.read())
-    except (OSError, UnicodeDecodeError, TypeError, KeyError) as error:
+        return read_plan(file_name)
+    except (OSError, ValueError) as error:
         raise InvalidArgument(f"{file_name} is not a plan ({error}).") from error
 
 

@@ -16,6 +16,11 @@ from blindstep.trusted.refusals import (
 PLAN = "plan.json"
 
 
+def read_plan(path: str) -> Plan:
+    """The plan in a file. Whatever else is there is an OSError or a ValueError."""
+    return Plan.from_json(durable.read_file(path).decode())
+
+
 def check(directory: str, plan: Plan, *, resuming: bool) -> None:
     """Refuse a directory with another plan, or with a plan but nothing to resume."""
     path = os.path.join(directory, PLAN)
@@ -27,7 +32,7 @@ def check(directory: str, plan: Plan, *, resuming: bool) -> None:
             "give another one for a new run. The ledger keeps what this one spent."
         )
     try:
-        written = fingerprints.of_plan(Plan.from_json(durable.read_file(path).decode()))
+        written = fingerprints.of_plan(read_plan(path))
     except (OSError, ValueError) as error:
         raise CheckpointDamaged(
             f"{path} is not as it was written ({error}): delete it. It is a copy for people, and is "

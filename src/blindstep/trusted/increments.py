@@ -58,13 +58,13 @@ def probe_points(
     For who evaluates the loss elsewhere and hands the values to `increment` as its records. One set
     of points for each record; where directions are shared, one set for all of them.
     """
-    if estimator.sharing is not Sharing.RECORD:
-        return estimator.probes(query, (estimator.directions(query.key),))[None]
 
     def own(position: Int[Array, ""]) -> Float[Array, "2 q dim"]:
         return estimator.probes(query, (own_directions(estimator, query.key, position),))
 
-    return jax.vmap(own)(positions)
+    if estimator.sharing is Sharing.RECORD:
+        return jax.vmap(own)(positions)
+    return estimator.probes(query, (estimator.directions(query.key),))[None]
 
 
 def increment(

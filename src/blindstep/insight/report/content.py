@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from blindstep.drivers import fingerprints
-from blindstep.drivers.plan_file import PLAN
+from blindstep.drivers.plan_file import PLAN, read_plan
 from blindstep.drivers.result import Result
 from blindstep.drivers.storage import LEDGER
 from blindstep.errors import InvalidArgument
@@ -158,11 +158,11 @@ def versions() -> dict[str, str]:
 
 def _plan(path: str, fingerprint: str) -> Plan:
     try:
-        with open(path, encoding="utf-8") as file:
-            plan = Plan.from_json(file.read())
-    except OSError as error:
+        plan = read_plan(path)
+    except (OSError, ValueError) as error:
         raise InvalidArgument(
-            f"{path} cannot be read ({error.strerror}): resume the run once, and it is written anew."
+            f"{path} cannot be read ({error}): delete it and resume the run once, and it is written "
+            "anew."
         ) from error
     if fingerprints.of_plan(plan) != fingerprint:
         raise InvalidArgument(
