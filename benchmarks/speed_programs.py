@@ -55,7 +55,7 @@ def full(problem: Problem) -> Program:
     """One epoch of the compiled driver: the code that `blindstep.minimize` runs."""
     machine, keys = problem.plan.build(), fresh_keys(3)
     space = ParameterSpace.of(problem.params)
-    first, diffs = next(compiled._epochs_of_rows(machine, keys.public, 0))
+    first, diffs = next(compiled.epochs_of_rows(machine, keys.public, 0))
     arguments = (
         compiled.prepare(machine, space),
         problem.loss,

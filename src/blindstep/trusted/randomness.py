@@ -26,6 +26,7 @@ from blindstep.errors import InvalidArgument, NoEntropy
 NoiseKey = UInt32[Array, "8"]
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4")
 _WORDS_PER_BLOCK = 16
+_DOUBLE_ROUNDS = 10
 _GAUSSIAN_TAG = 0x626C696E  # this use of the key; another use takes another tag
 
 
@@ -94,18 +95,29 @@ def chacha20(key: NoiseKey, nonce: UInt32[Array, "3"], blocks: int) -> UInt32[Ar
     head = [jnp.full((blocks,), word, jnp.uint32) for word in _CONSTANTS]
     body = [jnp.broadcast_to(key[i], (blocks,)) for i in range(8)]
     tail = [counter] + [jnp.broadcast_to(nonce[i], (blocks,)) for i in range(3)]
-    start = jnp.stack(head + body + tail)
+    start = (*head, *body, *tail)
 
-    def double_round(_: Array, s: Array) -> Array:
-        s0, s1, s2, s3 = s[0:4], s[4:8], s[8:12], s[12:16]
-        s0, s1, s2, s3 = _quarter_round(s0, s1, s2, s3)
-        # Diagonals become columns by rotating rows; rotate back afterwards.
-        s1, s2, s3 = (jnp.roll(r, -k, axis=0) for k, r in ((1, s1), (2, s2), (3, s3)))
-        s0, s1, s2, s3 = _quarter_round(s0, s1, s2, s3)
-        s1, s2, s3 = (jnp.roll(r, k, axis=0) for k, r in ((1, s1), (2, s2), (3, s3)))
-        return jnp.concatenate([s0, s1, s2, s3])
+    def double_round(_: int | Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        words = list(state)
+        for column in (0, 1, 2, 3, 4, 5, 6, 7):
+            # Columns of the 4 x 4 state first, then its diagonals.
+            shift = column // 4
+            places = [4 * row + (column + shift * row) % 4 for row in range(4)]
+            for place, word in zip(
+                places, _quarter_round(*(words[p] for p in places)), strict=True
+            ):
+                words[place] = word
+        return tuple(words)
 
-    return (jax.lax.fori_loop(0, 10, double_round, start) + start).T
+    # The same integers either way. An accelerator pays for each turn of a loop (230 against 24
+    # microseconds for 100,000 normals on an H200), and a compiler for rounds that it may all join.
+    if jax.default_backend() == "cpu":
+        end = jax.lax.fori_loop(0, _DOUBLE_ROUNDS, double_round, start)
+    else:
+        end = start
+        for turn in range(_DOUBLE_ROUNDS):
+            end = jax.lax.optimization_barrier(double_round(turn, end))
+    return jnp.stack([last + first for last, first in zip(end, start, strict=True)], axis=1)
 
 
 def noise_words(
