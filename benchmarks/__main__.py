@@ -1,7 +1,8 @@
 """All benchmarks: `python -m benchmarks [--quick] [--a9a DIR]`. Results go to `benchmarks/results/`.
 
-Utility at equal exact privacy on four problems, the planner against a grid of fixed choices, and the
-cost and bias of frames. Without the a9a files their two problems are left out, and said so.
+Utility at equal exact privacy on four problems, the planner against a grid of fixed choices, the cost
+and bias of frames, and the speed of a run against bare evaluations. Without the a9a files their two
+problems are left out, and said so.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def main() -> None:
         ["benchmarks.utility", "synthetic", "--dim", "10", *quick],
         ["benchmarks.frame_bias"],
         ["benchmarks.frames_speed"],
+        ["benchmarks.speed"],
+        ["benchmarks.speed_model"],
     ]
     if (Path(options.a9a) / "a9a").exists():
         jobs += [

@@ -34,7 +34,7 @@ PROBLEMS = {
     "network-826": lambda: speed_problems.small_network(),
     "network-100180": lambda: speed_problems.large_network(),
     "network-826-wide": lambda: speed_problems.small_network(batch=50_000),
-    "network-100180-wide": lambda: speed_problems.large_network(batch=8192),
+    "network-100180-wide": lambda: speed_problems.large_network(batch=16_384),
 }
 GROWTH = {
     "records, svm": [(n, lambda n=n: speed_problems.svm(n)) for n in (512, 1024, 2048, 4096)],
@@ -53,6 +53,9 @@ GROWTH = {
         (h, lambda h=h: speed_problems.network(784, h, directions=64, batch=512, steps=2))
         for h in (16, 32, 63, 126)
     ],
+    "records, network-100180": [
+        (b, lambda b=b: speed_problems.large_network(batch=b, steps=2)) for b in (64, 256, 1024)
+    ],
 }
 
 
@@ -65,11 +68,7 @@ def timed(problem: Problem, repetitions: int) -> dict[str, Any]:
     bare = layouts[best - 1]
     return {
         "problem": problem.name,
-        "dim": problem.plan.dim,
-        "directions": problem.plan.directions,
-        "records": problem.records,
-        "first_batch": problem.plan.first_batch,
-        "evaluations": problem.evaluations,
+        **shape(problem),
         "efficiency": float(np.median(seconds[:, best] / seconds[:, 0])),
         "bare_seconds": float(medians[best]),
         "full_seconds": float(medians[0]),
@@ -81,6 +80,18 @@ def timed(problem: Problem, repetitions: int) -> dict[str, Any]:
         "full_bytes": full.bytes,
         "bare_bytes": bare.bytes,
         "all_seconds": seconds.tolist(),
+    }
+
+
+def shape(problem: Problem) -> dict[str, int]:
+    """What the cost model (`benchmarks.speed_model`) knows of a problem."""
+    return {
+        "dim": problem.plan.dim,
+        "directions": problem.plan.directions,
+        "records": problem.records,
+        "steps": problem.plan.horizon,
+        "first_batch": problem.plan.first_batch,
+        "evaluations": problem.evaluations,
     }
 
 
@@ -112,6 +123,7 @@ def grown(name: str, repetitions: int) -> dict[str, Any]:
         "sizes": sizes,
         "seconds": seconds,
         "exponent": speed_peers.exponent(sizes, seconds),
+        "shapes": [shape(problem) for problem in problems],
         "full_bytes": [program.bytes for program in programs],
         "bare_bytes": [speed_programs.bare(problem)[0].bytes for problem in problems],
     }

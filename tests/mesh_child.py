@@ -23,8 +23,8 @@ PLANS = {
     # Batches of 10 and 5: nothing that eight devices could share evenly.
     "own": {"preset": "paper", "horizon": 4, "first_batch": 10, "diff_batch": 5},
     "shared": {
-        **{"preset": "tight", "oracle": "naive", "horizon": 3, "period": 1, "first_batch": 64},
-        **{"passes": 2, "sharing": "batch", "sampler": "haar", "directions": 3},
+        **{"preset": "tight", "oracle": "naive", "horizon": 3, "period": 1, "first_batch": 203},
+        **{"passes": 6, "sharing": "batch", "sampler": "haar", "directions": 3},
     },
 }
 

@@ -238,7 +238,12 @@ def run_blocks(
         if machine.period == 1:
             return state, start
         state, later = _later_steps(
-            machine, functools.partial(step, Kind.DIFF), state, rows[1], public
+            machine,
+            functools.partial(step, Kind.DIFF),
+            state,
+            rows[1],
+            public,
+            sharding is not None,
         )
         return state, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), start, later)
 
@@ -252,6 +257,7 @@ def _later_steps(
     state: State,
     rows: Int[Array, "steps batch"],
     public: Key[Array, ""],
+    spread: bool,
 ) -> tuple[State, Released]:
     """The DIFFs of a block, one after the other, with the directions of several drawn at once.
 
@@ -260,7 +266,7 @@ def _later_steps(
     """
     estimator = machine.oracle.estimator
     steps, batch = rows.shape
-    ahead = evaluation.steps_ahead(estimator, steps, batch)
+    ahead = evaluation.steps_ahead(estimator, steps, batch, spread)
     if ahead < 2:
         return jax.lax.scan(step, state, rows)
 

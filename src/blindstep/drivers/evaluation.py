@@ -66,9 +66,12 @@ def chunk_of(estimator: Estimator, records: PyTree) -> Chunk:
     return Chunk(evenly(batch, limits.memory // each), directions)
 
 
-def steps_ahead(estimator: Estimator, steps: int, batch: int) -> int:
-    """Of how many steps the directions are drawn together; 1 where they are not."""
-    if estimator.sharing is not Sharing.RECORD:
+def steps_ahead(estimator: Estimator, steps: int, batch: int, spread: bool) -> int:
+    """Of how many steps the directions are drawn together; 1 where each step draws its own.
+
+    Records that are spread over devices draw theirs where they are.
+    """
+    if estimator.sharing is not Sharing.RECORD or spread:
         return 1
     return min(steps, max(1, sizes().cache // (batch * estimator.number * estimator.dim)))
 

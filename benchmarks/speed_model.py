@@ -1,0 +1,82 @@
+"""A cost model of a run with shared frames, fitted to the measurements, checked, and extrapolated.
+
+    python -m benchmarks.speed_model [--results benchmarks/results/speed.json]
+
+Per step of b records, q directions and d parameters, with evaluations E = 2 q b,
+
+    seconds = a + b0 E + b1 E d + c q d + n d
+
+a: starting the step; b0, b1: evaluating the loss (a fixed part, and one for each parameter); c: making
+and combining directions and points; n: noise and learner. Coefficients are not negative, and fitted
+to relative errors. The largest size of each series is left out of the fit and predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+NAMES = ("a (step)", "b0 (evaluation)", "b1 (evaluation x parameter)", "c (q d)", "n (d)")
+
+
+def features(shape: dict[str, int]) -> np.ndarray:
+    """What each coefficient is multiplied with, for a whole epoch."""
+    steps, q, d = shape["steps"], shape["directions"], shape["dim"]
+    evaluations = shape["evaluations"]
+    return np.asarray([steps, evaluations, evaluations * d, steps * q * d, steps * d], np.float64)
+
+
+def observations(results: list[dict[str, Any]]) -> list[tuple[dict[str, int], float, bool]]:
+    """(shape, seconds, held out) of every network that was timed at growing sizes."""
+    found = []
+    for result in results:
+        if "network" not in result.get("growth", ""):
+            continue
+        last = int(np.argmax(result["seconds"]))
+        for i, (shape, seconds) in enumerate(zip(result["shapes"], result["seconds"], strict=True)):
+            found.append((shape, seconds, i == last))
+    return found
+
+
+def fit(observed: list[tuple[dict[str, int], float, bool]]) -> np.ndarray:
+    """Coefficients by non-negative least squares on relative errors, without those held out."""
+    kept = [(features(shape), seconds) for shape, seconds, held in observed if not held]
+    matrix = np.stack([row / seconds for row, seconds in kept])
+    scale = matrix.max(axis=0)
+    return nnls(matrix / scale, np.ones(len(kept)))[0] / scale
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    results = Path(__file__).parent / "results" / "speed.json"
+    parser.add_argument("--results", type=Path, default=results)
+    options = parser.parse_args()
+    observed = observations(json.loads(options.results.read_text())["results"])
+    coefficients = fit(observed)
+    for name, value in zip(NAMES, coefficients, strict=True):
+        print(f"{name:30} {value:.3e} s")
+    print("\n   steps  records      dim    q   measured  predicted   error")
+    for shape, seconds, held in observed:
+        predicted = float(features(shape) @ coefficients)
+        print(
+            f"{shape['steps']:8} {shape['records']:8} {shape['dim']:8} {shape['directions']:4} "
+            f"{seconds:9.4f}s {predicted:9.4f}s {predicted / seconds - 1:+7.1%}"
+            f"{'  held out' if held else ''}"
+        )
+    print("\nextrapolated, this machine:")
+    for records, dim, q, batch in ((10**9, 10**3, 256, 10**6), (10**6, 10**9, 64, 10**5)):
+        steps = records // batch
+        shape = {"steps": steps, "directions": q, "dim": dim, "evaluations": 2 * q * records}
+        seconds = float(features(shape) @ coefficients)
+        share = (features(shape) * coefficients) / seconds
+        parts = ", ".join(f"{n.split()[0]} {s:.1%}" for n, s in zip(NAMES, share, strict=True))
+        print(f"{records:.0e} records, {dim:.0e} parameters, q {q}: {seconds:.2e} s ({parts})")
+
+
+if __name__ == "__main__":
+    main()
