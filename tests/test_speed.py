@@ -93,7 +93,7 @@ def test_an_epoch_is_one_compiled_program_used_again():
         traces.append(x.dtype)
         return capped_distance(x, z)
 
-    for first, diffs in compiled._epochs_of_rows(machine, keys.public, 0):
+    for first, diffs in compiled.epochs_of_rows(machine, keys.public, 0):
         state, *_ = compiled.run_epoch(
             compiled.prepare(machine, space), loss, space, state, data, first, diffs, keys.public,
             keys.noise,
