@@ -37,6 +37,9 @@ def twin_inputs(machine, data, keys):
     estimator, schedule = machine.oracle.estimator, machine.oracle.schedule
     epochs, horizon = machine.epochs, machine.horizon
     order = schedule.order(keys.public, 0)
+    number = estimator.number
+    sample = jax.jit(lambda key: estimator.sampler.sample(key, jnp.arange(number), number, DIM))
+    draw = jax.jit(lambda block, step: gaussian(keys.noise, block, step, DIM))
     batches, directions, fractions, noise = [], [], [], []
     for k in range(epochs):
         rows = []
@@ -47,17 +50,7 @@ def twin_inputs(machine, data, keys):
         step_keys = [fold(keys.public, "directions", k, t) for t in range(horizon)]
         directions.append(
             [
-                np.stack(
-                    [
-                        estimator.sampler.sample(
-                            jax.random.fold_in(key, i),
-                            jnp.arange(estimator.number),
-                            estimator.number,
-                            DIM,
-                        )
-                        for i in range(len(rows[t]))
-                    ]
-                )
+                np.stack([sample(jax.random.fold_in(key, i)) for i in range(len(rows[t]))])
                 for t, key in enumerate(step_keys)
             ]
         )
@@ -68,7 +61,7 @@ def twin_inputs(machine, data, keys):
         draws = []
         for t in range(horizon):
             block = k * machine.blocks_per_epoch + t // machine.period
-            draws.append(gaussian(keys.noise, block, t % machine.period + 1, DIM))
+            draws.append(draw(block, t % machine.period + 1))
         noise.append(machine.oracle.noise_std * np.stack(draws))
     return batches, directions, np.stack(fractions), np.stack(noise)
 

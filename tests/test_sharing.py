@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,10 +38,13 @@ def evaluate(points, record):
     return jax.vmap(jax.vmap(lambda p: capped_distance(p, record)))(points)
 
 
+@eqx.filter_jit
+def _answered(estimator, asked, answers):
+    return increment(estimator, asked, lambda p, a: a, answers, Chunk(len(answers), NUMBER))
+
+
 def answered(estimator, asked, answers):
-    return increment(
-        estimator, asked, lambda p, a: a, jnp.asarray(answers), Chunk(len(answers), NUMBER)
-    )
+    return _answered(estimator, asked, jnp.asarray(answers))
 
 
 @pytest.mark.parametrize("kind", KINDS)

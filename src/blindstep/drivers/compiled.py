@@ -282,9 +282,10 @@ def _later_steps(
             state, released = step(carry[0], rows[start + i], drawn[i])
             return state, jax.tree.map(lambda all, new: all.at[i].set(new), carry[1], released)
 
-        empty = jax.tree.map(lambda _: jnp.zeros(ahead), Released(*jnp.zeros(2)))
+        _, like = jax.eval_shape(step, state, rows[0], drawn[0])
+        empty = jax.tree.map(lambda leaf: jnp.zeros((ahead, *leaf.shape), leaf.dtype), like)
         # The last group may be short: a loop that ends earlier, not steps that do not count.
         return jax.lax.fori_loop(0, jnp.minimum(ahead, steps - start), one, (state, empty))
 
     state, released = jax.lax.scan(group, state, jnp.arange(0, steps, ahead))
-    return state, jax.tree.map(lambda leaf: leaf.reshape(-1)[:steps], released)
+    return state, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:steps], released)
