@@ -1,4 +1,4 @@
-"""Time of drawing frames, as ratios to independent sphere directions of the same shape.
+"""Time of drawing whole frames in float32, as ratios to independent directions of the same shape.
 
     python -m benchmarks.frames_speed
 
@@ -31,11 +31,11 @@ CASES = [
 
 
 def compiled(sampler: Directions, number: int, dim: int, keys: jax.Array):
-    def draw(keys, which):
-        return jax.vmap(lambda key: sampler.sample(key, which, number, dim))(keys)
+    def draw(keys):
+        return jax.vmap(lambda key: sampler.sample(key, None, number, dim, jnp.float32))(keys)
 
-    program = jax.jit(draw).lower(keys, jnp.arange(number)).compile()
-    return lambda: program(keys, jnp.arange(number)).block_until_ready()
+    program = jax.jit(draw).lower(keys).compile()
+    return lambda: program(keys).block_until_ready()
 
 
 def measure(programs: dict, repetitions: int) -> dict[str, tuple[float, float]]:

@@ -47,13 +47,13 @@ GROWTH = {
     ],
     "directions, network-100180": [
         (q, lambda q=q: speed_problems.large_network(directions=q, steps=2))
-        for q in (16, 32, 64, 128)
+        for q in (64, 128, 256, 512)
     ],
     "dimension, network": [
         (h, lambda h=h: speed_problems.network(784, h, directions=64, batch=512, steps=2))
         for h in (16, 32, 63, 126)
     ],
-    "records, network-100180": [
+    "batch, network-100180": [
         (b, lambda b=b: speed_problems.large_network(batch=b, steps=2)) for b in (64, 256, 1024)
     ],
 }

@@ -42,7 +42,7 @@ def twin_and_ours_agree(problem: Problem) -> float:
     point = Sphere().sample(jax.random.key(0), None, 1, space.dim)[0]
     record = tuple(leaf[0] for leaf in problem.data)
     ours = problem.loss(space.unflatten(point), jax.tree.map(jnp.asarray, record))
-    return abs(float(ours) - problem.numpy_loss(np.asarray(point), record))
+    return abs(float(ours) - float(problem.numpy_loss(np.asarray(point), record)))
 
 
 def torch_step(problem: Problem, directions: int = 8) -> float:
