@@ -33,8 +33,9 @@ from blindstep.trusted.directions import Directions, Parts, join
 from blindstep.trusted.frames import Frame
 
 # Clips aim this much inside the bound, so that rounding (of unit vectors, of a sum over up to 1e6
-# records) cannot push a contribution over the norm that the noise was calibrated for.
-_INSIDE = 1.0 - 1e-9
+# records) cannot push a contribution over the norm that the noise was calibrated for. On top of it
+# comes the rounding of the norm itself, a sum of n squares: at most n 2^-52 in any order.
+_MARGIN = 1e-9
 # A frame that rounding could stretch more than this is not used in float32: the clip has to allow for
 # it, so it costs as much in noise.
 _MOST_SLACK = 2e-3
@@ -243,7 +244,8 @@ class Estimator(eqx.Module):
         be given in the coordinates of an orthonormal frame: they keep its length up to `stretch`,
         and are at most record_bound(kind) / stretch long.
         """
-        bound = self.record_bound(kind) / self.stretch * _INSIDE
+        inside = 1.0 - _MARGIN - estimate.shape[-1] * 2.0**-52
+        bound = self.record_bound(kind) / self.stretch * inside
         norm = jnp.linalg.norm(estimate, axis=-1, keepdims=True)
         keep = valid[..., None] & jnp.isfinite(norm)
         scale = jnp.where(norm > bound, bound / norm, 1.0)
