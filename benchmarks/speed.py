@@ -53,10 +53,23 @@ GROWTH = {
         (h, lambda h=h: speed_problems.network(784, h, directions=64, batch=512, steps=2))
         for h in (16, 32, 63, 126)
     ],
-    "batch, network-100180": [
-        (b, lambda b=b: speed_problems.large_network(batch=b, steps=2)) for b in (64, 256, 1024)
-    ],
 }
+# (inputs, hidden units, directions, batch, steps): what the cost model is fitted to, all in turn in one
+# process; the last three are held out of the fit.
+MODEL = [
+    (40, 16, 64, 250, 4),
+    (40, 16, 256, 250, 4),
+    (40, 16, 128, 1000, 4),
+    (196, 40, 32, 64, 4),
+    (196, 40, 128, 512, 2),
+    (784, 32, 32, 256, 2),
+    (784, 63, 64, 64, 2),
+    (784, 126, 32, 64, 2),
+    (784, 126, 64, 256, 2),
+    (40, 16, 512, 1000, 4),
+    (784, 63, 128, 512, 2),
+    (784, 126, 64, 1024, 2),
+]
 
 
 def timed(problem: Problem, repetitions: int) -> dict[str, Any]:
@@ -129,6 +142,21 @@ def grown(name: str, repetitions: int) -> dict[str, Any]:
     }
 
 
+def modelled(repetitions: int) -> dict[str, Any]:
+    """Times of networks of all shapes, in turn, for `benchmarks.speed_model`."""
+    problems = [
+        speed_problems.network(inputs, hidden, directions=q, batch=b, steps=steps)
+        for inputs, hidden, q, b, steps in MODEL
+    ]
+    seconds = in_turn([speed_programs.full(problem) for problem in problems], repetitions)
+    return {
+        "model": "networks",
+        "shapes": [shape(problem) for problem in problems],
+        "seconds": np.median(seconds, axis=0).tolist(),
+        "held_out": 3,
+    }
+
+
 def peers(name: str) -> dict[str, Any]:
     """The NumPy twin and eager PyTorch on one problem, in seconds for an evaluation."""
     problem = PROBLEMS[name]()
@@ -149,6 +177,8 @@ def child(task: list[str], repetitions: int) -> dict[str, Any]:
             return timed(PROBLEMS[task[1]](), repetitions)
         if task[0] == "growth":
             return grown(task[1], repetitions)
+        if task[0] == "model":
+            return modelled(repetitions)
         if task[0] == "peers":
             return peers(task[1])
         from benchmarks import speed_stream
@@ -179,6 +209,7 @@ def main() -> None:
     tasks = [["time", name] for name in PROBLEMS if options.device or "wide" not in name]
     if not options.device:
         tasks += [["growth", name] for name in GROWTH]
+        tasks += [["model", "networks"]]
         tasks += [["peers", name] for name in ("svm", "network-826", "network-100180")]
         tasks += [["stream", str(n)] for n in (100_000, 1_000_000)]
     results = [run_child(task, options.repetitions) for task in tasks]

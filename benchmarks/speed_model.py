@@ -8,7 +8,7 @@ Per step of b records, q directions and d parameters, with evaluations E = 2 q b
 
 a: starting the step; b0, b1: evaluating the loss (a fixed part, and one for each parameter); c: making
 and combining directions and points; n: noise and learner. Coefficients are not negative, and fitted
-to relative errors. The largest size of each series is left out of the fit and predicted.
+to relative errors. The three last networks, the largest, are left out of the fit and predicted.
 """
 
 from __future__ import annotations
@@ -32,15 +32,11 @@ def features(shape: dict[str, int]) -> np.ndarray:
 
 
 def observations(results: list[dict[str, Any]]) -> list[tuple[dict[str, int], float, bool]]:
-    """(shape, seconds, held out) of every network that was timed at growing sizes."""
-    found = []
-    for result in results:
-        if "network" not in result.get("growth", ""):
-            continue
-        last = int(np.argmax(result["seconds"]))
-        for i, (shape, seconds) in enumerate(zip(result["shapes"], result["seconds"], strict=True)):
-            found.append((shape, seconds, i == last))
-    return found
+    """(shape, seconds, held out) of the networks that were timed for it."""
+    (result,) = [result for result in results if "model" in result]
+    number = len(result["shapes"]) - result["held_out"]
+    pairs = zip(result["shapes"], result["seconds"], strict=True)
+    return [(shape, seconds, i >= number) for i, (shape, seconds) in enumerate(pairs)]
 
 
 def fit(observed: list[tuple[dict[str, int], float, bool]]) -> np.ndarray:

@@ -27,7 +27,6 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key
 
@@ -325,15 +324,10 @@ def _turns(supply: _Draws, level: Level, frames: int) -> Float[Array, "children 
         ]
     signs = supply.signs(children, frames * ways).reshape(children, frames, ways)
     parts = [part * signs[..., i] for i, part in enumerate(parts)]
-    table = products(ways)
-    if parts[0].size > _FEW_BLOCKS:
-        weights = jnp.stack(parts, axis=-1)
-        return jnp.einsum("cfk,kwv->cwfv", weights, jnp.asarray(table, supply.dtype))
-    rows = [
-        jnp.stack([float(table[k, w, v]) * parts[k] for v, k in enumerate(places)], axis=-1)
-        for w, places in enumerate(np.abs(table).argmax(axis=0))
-    ]
-    return jnp.stack(rows, axis=1)
+    weights = jnp.stack(parts, axis=-1)
+    # A product of matrices, so that the turns are stored: XLA would otherwise work out the roots
+    # above once more for every number of the frame.
+    return jnp.einsum("cfk,kwv->cwfv", weights, jnp.asarray(products(ways), supply.dtype))
 
 
 def _reflect(
