@@ -164,8 +164,8 @@ MUTANTS = (
     mutant(
         "a weak cipher",
         RANDOMNESS,
-        "fori_loop(0, 10, double_round",
-        "fori_loop(0, 4, double_round",
+        "_DOUBLE_ROUNDS = 10",
+        "_DOUBLE_ROUNDS = 4",
         "tests/test_randomness.py::test_chacha20_is_the_one_of_rfc_8439",
     ),
     mutant(

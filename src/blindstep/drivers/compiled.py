@@ -233,8 +233,8 @@ def run_blocks(
         return machine.tell(state, moved, public, noise)
 
     def block(state: State, rows: tuple[Array, Array]) -> tuple[State, Released]:
-        state, start = step(Kind.GRAD, state, rows[0])
-        start = jax.tree.map(lambda leaf: leaf[None], start)
+        state, told = step(Kind.GRAD, state, rows[0])
+        start = jax.tree.map(lambda leaf: leaf[None], told)
         if machine.period == 1:
             return state, start
         state, later = _later_steps(
@@ -244,6 +244,7 @@ def run_blocks(
             rows[1],
             public,
             sharding is not None,
+            told,
         )
         return state, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), start, later)
 
@@ -258,8 +259,11 @@ def _later_steps(
     rows: Int[Array, "steps batch"],
     public: Key[Array, ""],
     spread: bool,
+    like: Released,
 ) -> tuple[State, Released]:
     """The DIFFs of a block, one after the other, with the directions of several drawn at once.
+
+    `like` is what a step tells.
 
     Directions are functions of public keys, known before the steps that need them. A step with few
     records is short: drawing for one alone would take longer than the step.
@@ -282,7 +286,6 @@ def _later_steps(
             state, released = step(carry[0], rows[start + i], drawn[i])
             return state, jax.tree.map(lambda all, new: all.at[i].set(new), carry[1], released)
 
-        _, like = jax.eval_shape(step, state, rows[0], drawn[0])
         empty = jax.tree.map(lambda leaf: jnp.zeros((ahead, *leaf.shape), leaf.dtype), like)
         # The last group may be short: a loop that ends earlier, not steps that do not count.
         return jax.lax.fori_loop(0, jnp.minimum(ahead, steps - start), one, (state, empty))
