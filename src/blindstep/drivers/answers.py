@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
 from blindstep.optimize.conversion import Conversion, Released, State
-from blindstep.trusted.estimators import Kind
+from blindstep.trusted.estimators import Estimator, Kind, Query
 from blindstep.trusted.increments import Chunk, chunk_for, increment
 from blindstep.trusted.randomness import NoiseKey
 
@@ -26,14 +26,19 @@ def release(
     public: Key[Array, ""],
     noise: NoiseKey,
 ) -> tuple[State, Released]:
-    """One step from its answers: they stand where the compiled driver has records and a loss."""
-    estimator = machine.oracle.estimator
+    """One step from its answers."""
+    moved = combine(machine.oracle.estimator, machine.ask(state, kind, public), answers)
+    return machine.tell(state, moved, public, noise)
+
+
+def combine(
+    estimator: Estimator, query: Query, answers: Float[Array, "batch 2 q"]
+) -> Float[Array, " release_dim"]:
+    """The increment from answers: they stand where the compiled driver has records and a loss."""
     batch, _, number = answers.shape
     # All directions at once: a record's answers are then the evaluation, with nothing to cut.
     chunk = Chunk(chunk_for(batch, 1, estimator.dim * number).records, number)
-    query = machine.ask(state, kind, public)
-    moved = increment(estimator, query, lambda _, values: values, answers, chunk)
-    return machine.tell(state, moved, public, noise)
+    return increment(estimator, query, lambda _, values: values, answers, chunk)
 
 
 def numbers(values: Sequence[Any] | Shaped[np.ndarray | Array, " some"]) -> Float[np.ndarray, " n"]:

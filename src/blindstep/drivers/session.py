@@ -17,7 +17,6 @@ only from a checkpoint with the same plan, data, start and loss, in the same env
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -39,14 +38,13 @@ from blindstep.trusted import durable
 from blindstep.trusted.account import RunAccount, RunIdentity
 from blindstep.trusted.checkpoint import CURRENT, Arrays, Checkpoint, CheckpointMeta
 from blindstep.trusted.journal import Head
-from blindstep.trusted.ledger import Ledger, answers_id, data_id, noise_key_id, read_ledger
+from blindstep.trusted.ledger import Ledger, answers_id, data_id, noise_key_id, people_of
 from blindstep.trusted.randomness import Keys, fresh_keys
 from blindstep.trusted.refusals import (
     CheckpointDamaged,
     CheckpointMismatch,
     CheckpointUnwritable,
     LedgerBusy,
-    LedgerMismatch,
 )
 
 
@@ -286,15 +284,11 @@ class Session:
             plan_file.write(self._checkpoint.directory, self._plan)
 
     def _open_ledger(self, head: Head | None) -> Ledger:
-        path, budget, name = self._storage.ledger_path, self._storage.budget, None
-        if os.path.exists(path):
-            # Who names a ledger says that these are its people, whatever was made of their data;
-            # one that was never begun names nobody yet.
-            with contextlib.suppress(LedgerMismatch):
-                name = read_ledger(path).records
+        path, budget = self._storage.ledger_path, self._storage.budget
+        # Who names a ledger says that these are its people, whatever was made of their data.
         self._ledger = Ledger.open(
             path,
-            records=name or self._storage.records or self._word,
+            records=people_of(path) or self._storage.records or self._word,
             budget=None if budget is None else budget.rho,
             head=head,
         )

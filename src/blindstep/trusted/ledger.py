@@ -89,6 +89,16 @@ def read_ledger(path: str | os.PathLike[str]) -> Account:
     return account
 
 
+def people_of(path: str | os.PathLike[str]) -> str | None:
+    """What the ledger calls its people; None where there is none, or one that was never begun."""
+    if not os.path.exists(path):
+        return None
+    try:
+        return read_ledger(path).records
+    except LedgerMismatch:
+        return None
+
+
 class Ledger:
     """The one writer of a ledger. Make it with `Ledger.open`; close it, or use it in a `with`."""
 

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.drivers import fingerprints
-from blindstep.drivers.answers import number
+from blindstep.drivers.answers import combine, number
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.drivers.storage import LEDGER
 from blindstep.errors import InvalidArgument
@@ -39,13 +39,12 @@ from blindstep.trusted.account import RunIdentity
 from blindstep.trusted.bounds import Bounds, Clip
 from blindstep.trusted.estimators import Estimator, Kind, Query
 from blindstep.trusted.frames import Structured
-from blindstep.trusted.increments import Chunk, chunk_for, increment, probe_points
-from blindstep.trusted.ledger import Ledger, data_id, noise_key_id, read_ledger
+from blindstep.trusted.increments import chunk_for, increment, probe_points
+from blindstep.trusted.ledger import Ledger, data_id, noise_key_id, people_of
 from blindstep.trusted.oracle import Oracle
 from blindstep.trusted.prefix import Independent
 from blindstep.trusted.privacy import Privacy, Statement, statement
 from blindstep.trusted.randomness import NoiseKey, fresh_keys, public_stream
-from blindstep.trusted.refusals import LedgerMismatch
 from blindstep.trusted.schedule import Schedule
 
 _RELEASES = 12
@@ -75,12 +74,9 @@ class Account:
         path = os.path.abspath(self.ledger)
         if os.path.isdir(path):
             path = os.path.join(path, LEDGER)
-        name = None
-        if os.path.exists(path):
-            with contextlib.suppress(LedgerMismatch):
-                name = read_ledger(path).records
         budget = None if self.budget is None else self.budget.rho
-        return Ledger.open(path, records=name or os.path.basename(path), budget=budget)
+        name = people_of(path) or os.path.basename(path)
+        return Ledger.open(path, records=name, budget=budget)
 
 
 @dataclass(frozen=True)
@@ -241,15 +237,7 @@ def _answers(
 
 
 _points = eqx.filter_jit(probe_points)
-
-
-@eqx.filter_jit
-def _combined(
-    estimator: Estimator, query: Query, answers: Float[Array, "records 2 q"]
-) -> Float[Array, " dim"]:
-    """The increment from answers: they stand where the compiled loss has records."""
-    chunk = Chunk(chunk_for(len(answers), 1, estimator.dim**2).records, estimator.number)
-    return increment(estimator, query, lambda _, values: values, answers, chunk)
+_combined = eqx.filter_jit(combine)
 
 
 @eqx.filter_jit
