@@ -98,12 +98,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     columns = ("evaluations a step", "ideal s", "took s", "overhead", "median")
-    table = Table("engine", "directions of", *columns)
+    console, table = Console(), Table("engine", "directions of", *columns)
     for name, engine in engines(given.engines).items():
         for sharing in ("record", "block"):
             for batch in given.batches:
                 pairs = [measure(batch, sharing, **engine) for _ in range(given.repeats)]
                 overheads = [100 * (took / ideal - 1) for took, ideal in pairs]
+                console.print(f"{name}, each {sharing}, {8 * batch:,}: {overheads}")
                 table.add_row(
                     name,
                     f"each {sharing}",
@@ -113,7 +114,7 @@ def main() -> None:
                     " ".join(f"{overhead:.1f}%" for overhead in overheads),
                     f"{np.median(overheads):.1f}%",
                 )
-    Console().print(table)
+    console.print(table)
 
 
 if __name__ == "__main__":
