@@ -25,9 +25,9 @@ mutants: $(STAMP)
 	$(BIN)/python scripts/mutants.py
 
 # Every line and branch of the folder that privacy rests on, by the tests of that folder.
-TRUSTED_TESTS := $(addprefix tests/test_,$(addsuffix .py,accounting checkpoint discrete_gaussian \
-	estimators frames fuzz_files journal ledger ledger_crashes minimize optimizer_resume oracle prefix \
-	prefix_better randomness secure sharing trusted_corners))
+TRUSTED_TESTS := $(addprefix tests/test_,$(addsuffix .py,accelerator accounting checkpoint \
+	discrete_gaussian draws estimators frames fuzz_files journal ledger ledger_crashes minimize optimizer_resume oracle prefix \
+	prefix_better randomness secure sharing speed trusted_corners))
 
 coverage: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered $(TRUSTED_TESTS)

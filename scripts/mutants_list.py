@@ -47,6 +47,7 @@ CONVERSION, COMPILED, SESSION = (
 )
 
 DRAW = "draw = self.arithmetic.draw(key, block, step, size, std)"
+AHEAD = "NoiseAhead(first, self.arithmetic.draw(key, block, place + 1, size, std))"
 BLOCK = "block = state.epoch * self.blocks_per_epoch + state.step // self.period"
 RELEASE = "self.oracle.release(state.oracle, increment, block, in_block, noise)"
 NODES = "return np.sqrt(nodes)"
@@ -57,7 +58,19 @@ PAPERS = "np.full(self.steps, np.sqrt(2 * np.log(self.steps)))"
 MUTANTS = (
     # -- noise too small -------------------------------------------------------------------------
     mutant(
-        "noise x 0.9: in the release", ORACLE, DRAW, DRAW.replace("= self", "= 0.9 * self"), PAPER
+        "noise x 0.9: in the release",
+        ORACLE,
+        "fresh = self.mechanism.init(size)",
+        "draw, fresh = 0.9 * draw, self.mechanism.init(size)",
+        PAPER,
+    ),
+    mutant(
+        "noise x 0.9: in what is drawn ahead",
+        ORACLE,
+        AHEAD,
+        AHEAD.replace("first, ", "first, 0.9 * "),
+        PAPER,
+        "tests/test_oracle.py::test_noise_drawn_ahead_is_the_noise_of_each_release",
     ),
     mutant(
         "noise x 0.9: in the calibration",
@@ -78,8 +91,8 @@ MUTANTS = (
     mutant(
         "noise x 0.9: in the generator",
         RANDOMNESS,
-        "radius = jnp.sqrt(-2.0 *",
-        "radius = 0.9 * jnp.sqrt(-2.0 *",
+        "radius, angle = jnp.sqrt(-2.0 *",
+        "radius, angle = 0.9 * jnp.sqrt(-2.0 *",
         TIGHT,
         "tests/test_randomness.py::test_the_law_is_standard_normal",
     ),
@@ -114,13 +127,28 @@ MUTANTS = (
         PAPER,
     ),
     # -- noise used twice, or known ----------------------------------------------------------------
-    mutant(
+    Mutant(
         "noise reused across steps",
+        (
+            (ORACLE, DRAW, DRAW.replace("block, step,", "block, 1,")),
+            (ORACLE, AHEAD, AHEAD.replace("place + 1", "0 * place + 1")),
+        ),
+        (PAPER, "tests/test_noise_of_runs.py::test_no_two_draws_of_two_runs_coincide"),
+    ),
+    mutant(
+        "one draw of a stock for all its releases",
         ORACLE,
-        DRAW,
-        DRAW.replace("block, step,", "block, 1,"),
+        "place = release - self.first",
+        "place = 0 * (release - self.first)",
         PAPER,
-        "tests/test_noise_of_runs.py::test_no_two_draws_of_two_runs_coincide",
+        "tests/test_oracle.py::test_noise_drawn_ahead_is_the_noise_of_each_release",
+    ),
+    mutant(
+        "a stock that repeats its last draw",
+        ORACLE,
+        "held = (place >= 0) & (place < len(self.draws))",
+        "held = place == place",
+        "tests/test_oracle.py::test_a_stock_gives_no_draw_that_it_does_not_hold",
     ),
     mutant(
         "noise reused across epochs",
@@ -136,7 +164,8 @@ MUTANTS = (
         CONVERSION,
         RELEASE,
         RELEASE.replace(
-            "noise)", "jnp.tile(jax.random.key_data(self._direction_key(state, public)), 4))"
+            "noise)",
+            "jnp.tile(__import__('jax').random.key_data(self._direction_key(state, public)), 4))",
         ),
         PAPER,
     ),

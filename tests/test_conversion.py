@@ -12,6 +12,7 @@ import reference
 from blindstep.drivers.compiled import minimize
 from blindstep.optimize.conversion import Conversion
 from blindstep.optimize.learners import AdaptiveStep, ConstantStep, project
+from blindstep.trusted import draws
 from blindstep.trusted.randomness import fresh_keys, gaussian, public_stream
 from losses import capped_distance, capped_distance_numpy
 
@@ -47,27 +48,23 @@ def twin_inputs(machine, data, keys):
             grad, diffs = schedule.split(schedule.rows(order, block))
             rows += [grad, *diffs]
         batches.append([data[r] for r in rows])
-        step_keys = [fold(keys.public, "directions", k, t) for t in range(horizon)]
+        stream = public_stream(keys.public, "directions")
+        step_keys = [draws.fold_in(stream, t, k) for t in range(horizon)]
         directions.append(
             [
                 np.stack([sample(jax.random.fold_in(key, i)) for i in range(len(rows[t]))])
                 for t, key in enumerate(step_keys)
             ]
         )
-        path = [
-            jax.random.uniform(fold(keys.public, "path", k, t), (), float) for t in range(horizon)
-        ]
+        stream = public_stream(keys.public, "path")
+        path = [draws.uniform(stream, t, k) for t in range(horizon)]
         fractions.append(np.asarray(path))
-        draws = []
+        drawn = []
         for t in range(horizon):
             block = k * machine.blocks_per_epoch + t // machine.period
-            draws.append(draw(block, t % machine.period + 1))
-        noise.append(machine.oracle.noise_std * np.stack(draws))
+            drawn.append(draw(block, t % machine.period + 1))
+        noise.append(machine.oracle.noise_std * np.stack(drawn))
     return batches, directions, np.stack(fractions), np.stack(noise)
-
-
-def fold(key, stream, epoch, step):
-    return jax.random.fold_in(jax.random.fold_in(public_stream(key, stream), epoch), step)
 
 
 @pytest.mark.parametrize("oracle", ["variance-reduced", "naive"])

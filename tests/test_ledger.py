@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from blindstep.errors import HorizonExceeded, InvalidArgument
 from blindstep.trusted import accounting
 from blindstep.trusted.account import Account, RunIdentity
-from blindstep.trusted.ledger import noise_key_id, read_ledger
+from blindstep.trusted.ledger import noise_key_id, people_of, read_ledger
 from blindstep.trusted.refusals import (
     BudgetExceeded,
     LedgerMismatch,
@@ -205,6 +205,16 @@ def test_other_peoples_ledger_is_refused(path):
     open_ledger(path).close()
     with pytest.raises(LedgerMismatch, match=r"ledger\.jsonl is the ledger of 'people'"):
         open_ledger(path, records="others")
+
+
+def test_a_ledger_is_asked_for_its_people(path):
+    assert people_of(path) is None
+    path.write_bytes(b"")
+    assert people_of(path) is None  # begun, and never written
+    path.unlink()
+    with open_ledger(path) as ledger:
+        ledger.register(identity("a"))
+    assert people_of(path) == read_ledger(path).records is not None
 
 
 def test_steps_past_the_horizon_and_gaps_are_refused(path):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import reference
 from blindstep import HorizonExceeded, InvalidArgument, Lipschitz
 from blindstep.trusted import accounting
+from blindstep.trusted.arithmetic import Lattice
 from blindstep.trusted.directions import Sphere
 from blindstep.trusted.estimators import Estimator
 from blindstep.trusted.oracle import Oracle
@@ -100,6 +101,29 @@ def test_release_is_running_sum_plus_tree_noise():
         state, released = oracle.release(state, jnp.asarray(increments[t - 1]), 9, t, key)
         expected = increments[:t].sum(0) + reference.tree(t, xi)
         np.testing.assert_allclose(released, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_noise_drawn_ahead_is_the_noise_of_each_release(secure):
+    """Over the end of a block, with the same releases bit for bit."""
+    oracle, key = make(3, dim=5), fresh_keys(0).noise
+    if secure:
+        oracle = dataclasses.replace(oracle, arithmetic=Lattice())
+    stock = oracle.noise_ahead(jnp.asarray(7), jnp.asarray(2), 6, key)
+    state = ahead = oracle.init()
+    for block, step in ((7, 2), (7, 3), (8, 1), (8, 2), (8, 3), (9, 1)):
+        state, released = oracle.release(state, jnp.ones(5), block, step, key)
+        ahead, same = oracle.release(ahead, jnp.ones(5), block, step, stock)
+        np.testing.assert_array_equal(released, same)
+    assert len(np.unique(stock.draws)) == stock.draws.size
+
+
+def test_a_stock_gives_no_draw_that_it_does_not_hold():
+    oracle, key = make(3, dim=2), fresh_keys(0).noise
+    stock = oracle.noise_ahead(jnp.asarray(1), jnp.asarray(2), 2, key)
+    for block, step in ((1, 1), (2, 1), (0, 2), (2, 2)):
+        assert np.isnan(oracle.release(oracle.init(), jnp.ones(2), block, step, stock)[1]).all()
+    assert np.isfinite(oracle.release(oracle.init(), jnp.ones(2), 1, 3, stock)[1]).all()
 
 
 def test_a_new_block_forgets_the_last_one():

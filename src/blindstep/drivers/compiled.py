@@ -25,8 +25,9 @@ from blindstep.drivers.session import Session
 from blindstep.drivers.storage import Storage
 from blindstep.optimize.conversion import Conversion, Released, State
 from blindstep.optimize.plan import Plan
+from blindstep.trusted import increments
 from blindstep.trusted.estimators import Kind
-from blindstep.trusted.increments import increment, own_directions
+from blindstep.trusted.oracle import NoiseAhead
 from blindstep.trusted.privacy import Privacy, statement
 from blindstep.trusted.randomness import NoiseKey, public_stream
 
@@ -224,71 +225,78 @@ def run_blocks(
     evaluator = evaluation.Evaluator(loss, space, estimator, sharding)
 
     def step(
-        kind: Kind, state: State, rows: Int[Array, " batch"], drawn: Array | None = None
+        kind: Kind,
+        state: State,
+        rows: Int[Array, " batch"],
+        prepared: increments.Prepared | None = None,
+        noise: NoiseKey | NoiseAhead = noise,
     ) -> tuple[State, Released]:
         query = machine.ask(state, kind, public)
         records = jax.tree.map(lambda leaf: leaf[rows], data)
         chunk = evaluation.chunk_of(estimator, records)
-        moved = increment(estimator, query, evaluator.of(rows.size), records, chunk, drawn)
+        moved = increments.increment(
+            estimator, query, evaluator.of(rows.size), records, chunk, prepared
+        )
         return machine.tell(state, moved, public, noise)
+
+    def steps(
+        kind: Kind, state: State, rows: Int[Array, "steps batch"], like: Released | None = None
+    ) -> tuple[State, Released]:
+        one = functools.partial(step, kind)
+        ahead = evaluation.steps_ahead(estimator, *rows.shape, spread=sharding is not None)
+        if ahead < 2:
+            return jax.lax.scan(one, state, rows)
+        told = like if like is not None else jax.eval_shape(one, state, rows[0])[1]
+        return _drawing_ahead(machine, kind, one, state, rows, ahead, public, noise, told)
 
     def block(state: State, rows: tuple[Array, Array]) -> tuple[State, Released]:
         state, told = step(Kind.GRAD, state, rows[0])
-        start = jax.tree.map(lambda leaf: leaf[None], told)
-        if machine.period == 1:
-            return state, start
-        state, later = _later_steps(
-            machine,
-            functools.partial(step, Kind.DIFF),
-            state,
-            rows[1],
-            public,
-            sharding is not None,
-            told,
-        )
-        return state, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), start, later)
+        state, later = steps(Kind.DIFF, state, rows[1], told)
+        return state, jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), told, later)
 
+    if machine.period == 1:
+        return steps(Kind.GRAD, state, jnp.asarray(first))
     state, released = jax.lax.scan(block, state, (jnp.asarray(first), jnp.asarray(diffs)))
-    return state, jax.tree.map(jnp.ravel, released)
+    return state, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), released)
 
 
-def _later_steps(
+def _drawing_ahead(
     machine: Conversion,
+    kind: Kind,
     step: Callable[..., tuple[State, Released]],
     state: State,
     rows: Int[Array, "steps batch"],
+    ahead: int,
     public: Key[Array, ""],
-    spread: bool,
+    noise: NoiseKey,
     like: Released,
 ) -> tuple[State, Released]:
-    """The DIFFs of a block, one after the other, with the directions of several drawn at once.
+    """Steps of one kind, one after the other, with directions and noise of several drawn at once.
 
-    `like` is what a step tells.
-
-    Directions are functions of public keys, known before the steps that need them. A step with few
-    records is short: drawing for one alone would take longer than the step.
+    Directions and noise are functions of keys, known before the steps that need them. A step with
+    few records is short: drawing for one alone would take longer than the step. `like` is what a
+    step tells.
     """
     estimator = machine.oracle.estimator
     steps, batch = rows.shape
-    ahead = evaluation.steps_ahead(estimator, steps, batch, spread)
-    if ahead < 2:
-        return jax.lax.scan(step, state, rows)
 
-    def draw(state: State, later: Int[Array, ""]) -> Float[Array, "batch q dim"]:
+    def key_of(state: State, later: Int[Array, ""]) -> Key[Array, ""]:
         moved = eqx.tree_at(lambda s: s.step, state, state.step + later.astype(state.step.dtype))
-        key = machine.ask(moved, Kind.DIFF, public).key
-        return jax.vmap(lambda place: own_directions(estimator, key, place))(jnp.arange(batch))
+        return machine.ask(moved, kind, public).key
 
     def group(state: State, start: Int[Array, ""]) -> tuple[State, Released]:
-        drawn = jax.vmap(draw, (None, 0))(state, jnp.arange(ahead))
+        keys = jax.vmap(key_of, (None, 0))(state, jnp.arange(ahead))
+        prepared = increments.prepare_steps(estimator, keys, batch)
+        stock = machine.noise_ahead(state, ahead, noise)
 
         def one(i: Int[Array, ""], carry: tuple[State, Released]) -> tuple[State, Released]:
-            state, released = step(carry[0], rows[start + i], drawn[i])
+            state, released = step(carry[0], rows[start + i], prepared(i), stock)
             return state, jax.tree.map(lambda all, new: all.at[i].set(new), carry[1], released)
 
         empty = jax.tree.map(lambda leaf: jnp.zeros((ahead, *leaf.shape), leaf.dtype), like)
         # The last group may be short: a loop that ends earlier, not steps that do not count.
-        return jax.lax.fori_loop(0, jnp.minimum(ahead, steps - start), one, (state, empty))
+        end = jnp.minimum(ahead, steps - start) if steps % ahead else ahead
+        return jax.lax.fori_loop(0, end, one, (state, empty))
 
     state, released = jax.lax.scan(group, state, jnp.arange(0, steps, ahead))
     return state, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:steps], released)

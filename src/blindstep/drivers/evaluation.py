@@ -26,25 +26,44 @@ class Sizes:
 
     Attributes:
         memory: for one record's directions and probe points, or for a batch's values.
-        cache: for the directions and probe points of several records together.
+        cache: for the directions of several records or steps that are drawn together.
+        own: for directions and probe points of several records with directions of their own.
         work: parameters x records that keep the machine busy: fewer, and more points of a shared
             frame are evaluated together.
         large: parameters from which on `points` points of a shared frame are evaluated together.
         points: how many that are.
+        equal_groups: whether each operation is slow to start, and a loop slow whose end is not known
+            beforehand: then even shared frames are drawn ahead, for groups of steps of one size.
     """
 
     memory: int
     cache: int
+    own: int
     work: int
     large: int
     points: int
+    equal_groups: bool
 
 
 # A processor: what is computed next should still be in its cache (2^20 float32 are 4 MiB); one matrix
 # product of 2^16 numbers pays for starting it; the products of several large points are shared out
 # over its cores. An accelerator: as much at once as is sensible. Measured: docs/scaling.md.
-_PROCESSOR = Sizes(memory=2**21, cache=2**20, work=2**16, large=2**12, points=8)
-_ACCELERATOR = Sizes(memory=2**26, cache=2**26, work=2**40, large=1, points=2**20)
+_PROCESSOR = Sizes(
+    memory=2**21,
+    cache=2**21,
+    own=2**20,
+    work=2**16,
+    large=2**12,
+    points=8,
+    equal_groups=False,
+)
+_ACCELERATOR = Sizes(
+    memory=2**26, cache=2**26, own=2**26, work=2**40, large=1, points=2**20, equal_groups=True
+)
+
+
+# What is worked on together fills vector registers: numbers in one of them.
+_LANES = 16
 
 
 def sizes() -> Sizes:
@@ -59,21 +78,30 @@ def chunk_of(estimator: Estimator, records: PyTree) -> Chunk:
     dim, number = estimator.dim, estimator.number
     if estimator.sharing is Sharing.RECORD:
         directions = evenly(number, limits.memory // (3 * dim))
-        return Chunk(evenly(batch, limits.cache // (3 * dim * directions)), directions)
-    pairs = max(limits.points // 2 * (dim >= limits.large), limits.cache // (3 * dim))
+        records = evenly(batch, limits.own // (3 * dim * directions))
+        chunks = -(-batch // records)
+        drawn = records * evenly(chunks, limits.cache // (number * dim * records))
+        return Chunk(records, directions, drawn)
+    pairs = max(limits.points // 2 * (dim >= limits.large), limits.own // (3 * dim))
     directions = evenly(number, min(pairs, limits.memory // (3 * dim)))
     each = 2 * number + sum(math.prod(leaf.shape[1:]) for leaf in leaves)
     return Chunk(evenly(batch, limits.memory // each), directions)
 
 
-def steps_ahead(estimator: Estimator, steps: int, batch: int, spread: bool) -> int:
-    """Of how many steps the directions are drawn together; 1 where each step draws its own.
+def steps_ahead(estimator: Estimator, steps: int, batch: int, *, spread: bool) -> int:
+    """Of how many steps directions and noise are drawn together; 1 where each step draws its own.
 
-    Records that are spread over devices draw theirs where they are.
+    Records that are spread over devices draw theirs where they are. On a processor a frame that a
+    batch shares takes no time against the batch; an accelerator waits for the start of each of the
+    many short operations that draw one.
     """
-    if estimator.sharing is not Sharing.RECORD or spread:
+    limits, own = sizes(), estimator.sharing is Sharing.RECORD
+    if spread or not (own or limits.equal_groups):
         return 1
-    return min(steps, max(1, sizes().cache // (batch * estimator.number * estimator.dim)))
+    most = max(1, limits.cache // ((batch if own else 1) * estimator.number * estimator.dim))
+    if limits.equal_groups:
+        return evenly(steps, most)
+    return min(steps, most // _LANES * _LANES if most > _LANES else most)
 
 
 @dataclass(frozen=True)

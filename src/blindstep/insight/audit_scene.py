@@ -76,10 +76,10 @@ class Aligned(Directions):
     inner: Directions
 
     def prepare(
-        self, key: Key[Array, ""], number: int, dim: int, dtype: DTypeLike = jnp.float64
+        self, keys: Key[Array, " keys"], number: int, dim: int, dtype: DTypeLike = jnp.float64
     ) -> PyTree:
         """As the real sampler."""
-        return self.inner.prepare(key, number, dim, dtype)
+        return self.inner.prepare(keys, number, dim, dtype)
 
     def rows(
         self, prepared: PyTree, which: Int[Array, " some"] | None, number: int, dim: int

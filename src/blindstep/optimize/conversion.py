@@ -11,14 +11,14 @@ learner. This is the only implementation: drivers differ in who evaluates the lo
 from __future__ import annotations
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.errors import InvalidArgument
-from blindstep.optimize.learners import Learner
+from blindstep.optimize.learners import Learner, length
+from blindstep.trusted import draws
 from blindstep.trusted.estimators import Kind, Query, Sharing
-from blindstep.trusted.oracle import Oracle, OracleState
+from blindstep.trusted.oracle import NoiseAhead, Oracle, OracleState
 from blindstep.trusted.randomness import NoiseKey, public_stream
 
 
@@ -114,26 +114,22 @@ class Conversion(eqx.Module):
         step = state.step
         if self.oracle.estimator.sharing is Sharing.BLOCK:
             step = step // self.period * self.period
-        key = jax.random.fold_in(public_stream(public, "directions"), state.epoch)
-        return jax.random.fold_in(key, step)
+        return draws.fold_in(public_stream(public, "directions"), step, state.epoch)
 
     def tell(
         self,
         state: State,
         increment: Float[Array, " release_dim"],
         public: Key[Array, ""],
-        noise: NoiseKey,
+        noise: NoiseKey | NoiseAhead,
     ) -> tuple[State, Released]:
         """Release the increment through the oracle and take the learner's step."""
-        block = state.epoch * self.blocks_per_epoch + state.step // self.period
-        in_block = state.step % self.period + 1
+        block, in_block = self._release_of(state)
         oracle, released = self.oracle.release(state.oracle, increment, block, in_block, noise)
         gradient = self.oracle.estimator.lift(released, self._direction_key(state, public))
         learner, move = self.learner.update(state.learner, state.move, gradient)
         position = state.position + state.move
-        key = public_stream(public, "path")
-        key = jax.random.fold_in(jax.random.fold_in(key, state.epoch), state.step + 1)
-        fraction = jax.random.uniform(key, (), jnp.float64)
+        fraction = draws.uniform(public_stream(public, "path"), state.step + 1, state.epoch)
         after = State(
             position=position,
             move=move,
@@ -145,7 +141,16 @@ class Conversion(eqx.Module):
             epoch=state.epoch,
             step=state.step + 1,
         )
-        return after, Released(jnp.linalg.norm(gradient), jnp.linalg.norm(move))
+        return after, Released(length(gradient), length(move))
+
+    def noise_ahead(self, state: State, number: int, noise: NoiseKey) -> NoiseAhead:
+        """The noise of the next `number` steps, for `tell`: drawn at once, used one by one."""
+        return self.oracle.noise_ahead(*self._release_of(state), number, noise)
+
+    def _release_of(self, state: State) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        """Block, and place in it from 1 on, of the release that comes next."""
+        block = state.epoch * self.blocks_per_epoch + state.step // self.period
+        return block, state.step % self.period + 1
 
     def end_epoch(self, state: State) -> tuple[State, Float[Array, " dim"]]:
         """The epoch's mean of w, and the state at the start of the next one."""

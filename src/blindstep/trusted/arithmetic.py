@@ -37,7 +37,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from blindstep.errors import InvalidArgument
 from blindstep.trusted import accounting
@@ -48,7 +48,7 @@ from blindstep.trusted.discrete_gaussian import (
     VARIANCE,
     discrete_gaussian,
 )
-from blindstep.trusted.randomness import NoiseKey, gaussian
+from blindstep.trusted.randomness import Address, NoiseKey, gaussian
 
 NoiseStd = float | Float[Array, ""]
 _SMOOTHING_VARIANCE = 4**2  # tau^2
@@ -77,12 +77,12 @@ class Arithmetic(eqx.Module):
     def draw(
         self,
         key: NoiseKey,
-        block: Int[Array, ""] | int,
-        step: Int[Array, ""] | int,
+        block: Address,
+        step: Address,
         dim: int,
         noise_std: NoiseStd,
-    ) -> Float[Array, " dim"]:
-        """Noise in the units of the running sum."""
+    ) -> Float[Array, "*many dim"]:
+        """Noise in the units of the running sum: a vector for each address (block, step)."""
 
     @abc.abstractmethod
     def value(self, total: Float[Array, " n"], noise_std: NoiseStd) -> Float[Array, " n"]:
@@ -152,11 +152,11 @@ class Float64(Arithmetic):
     def draw(
         self,
         key: NoiseKey,
-        block: Int[Array, ""] | int,
-        step: Int[Array, ""] | int,
+        block: Address,
+        step: Address,
         dim: int,
         noise_std: NoiseStd,
-    ) -> Float[Array, " dim"]:
+    ) -> Float[Array, "*many dim"]:
         """Gaussian, of standard deviation noise_std."""
         return noise_std * gaussian(key, block, step, dim)
 
@@ -198,11 +198,11 @@ class Lattice(Arithmetic):
     def draw(
         self,
         key: NoiseKey,
-        block: Int[Array, ""] | int,
-        step: Int[Array, ""] | int,
+        block: Address,
+        step: Address,
         dim: int,
         noise_std: NoiseStd,
-    ) -> Float[Array, " dim"]:
+    ) -> Float[Array, "*many dim"]:
         """Discrete Gaussian, of standard deviation S in units of gamma."""
         return discrete_gaussian(key, block, step, dim)
 

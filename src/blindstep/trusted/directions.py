@@ -17,6 +17,7 @@ import abc
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key, PyTree
@@ -35,15 +36,18 @@ class Directions(eqx.Module):
 
     @abc.abstractmethod
     def prepare(
-        self, key: Key[Array, ""], number: int, dim: int, dtype: DTypeLike = jnp.float64
+        self, keys: Key[Array, " keys"], number: int, dim: int, dtype: DTypeLike = jnp.float64
     ) -> PyTree:
-        """What the `number` directions that `key` stands for are made of: smaller than they are."""
+        """What the `number` directions that each key stands for are made of: smaller than they are.
+
+        The keys are the leading axis of all leaves. Each key's part depends on no other key.
+        """
 
     @abc.abstractmethod
     def rows(
         self, prepared: PyTree, which: Int[Array, " some"] | None, number: int, dim: int
     ) -> Parts:
-        """Directions `which` (each in 0 .. number-1) of those prepared; None means all, the fastest.
+        """Directions `which` (each in 0 .. number-1) of one key; None means all, the fastest.
 
         The same key and index give the same direction, however the indices are split into calls,
         and in every dtype up to its rounding. Neighbouring coordinates, part after part: a sampler
@@ -59,7 +63,8 @@ class Directions(eqx.Module):
         dtype: DTypeLike = jnp.float64,
     ) -> Float[Array, "some dim"]:
         """Directions `which` of the `number` that `key` stands for: `prepare` and `rows` in one."""
-        return join(self.rows(self.prepare(key, number, dim, dtype), which, number, dim))
+        prepared = self.prepare(key[None], number, dim, dtype)
+        return join(self.rows(jax.tree.map(lambda x: x[0], prepared), which, number, dim))
 
     @abc.abstractmethod
     def gain(self, number: int, dim: int) -> float:
@@ -77,10 +82,10 @@ class Sphere(Directions):
     orthonormal: ClassVar[bool] = False
 
     def prepare(
-        self, key: Key[Array, ""], number: int, dim: int, dtype: DTypeLike = jnp.float64
-    ) -> tuple[Key[Array, ""], Float[Array, "0"]]:
-        """The key itself, and nothing of the right dtype."""
-        return key, jnp.zeros(0, dtype)
+        self, keys: Key[Array, " keys"], number: int, dim: int, dtype: DTypeLike = jnp.float64
+    ) -> tuple[Key[Array, " keys"], Float[Array, "keys 0"]]:
+        """The keys themselves, and nothing of the right dtype."""
+        return keys, jnp.zeros((keys.size, 0), dtype)
 
     def rows(
         self,

@@ -31,9 +31,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Int32, UInt32, UInt64
+from jaxtyping import Array, Float, Int32, UInt32, UInt64
 
-from blindstep.trusted.randomness import NoiseKey, noise_words
+from blindstep.trusted.randomness import Address, NoiseKey, noise_words
 
 _SIGMA = 2**10
 _FACTOR = 2**8
@@ -102,7 +102,7 @@ def alias_table() -> AliasTable:
     return AliasTable(np.asarray(parts, np.uint64), np.asarray(alias, np.int32))
 
 
-def look_up(table: AliasTable, words: UInt32[Array, "6 n"]) -> Int32[Array, " n"]:
+def look_up(table: AliasTable, words: UInt32[Array, "6 *n"]) -> Int32[Array, "*n"]:
     """One value for each column of 192 random bits: 15 choose the bin, 177 decide within it."""
     wide = words.astype(jnp.uint64)
     high, middle, low = (wide[i] << 32 | wide[i + 1] for i in (0, 2, 4))
@@ -116,14 +116,16 @@ def look_up(table: AliasTable, words: UInt32[Array, "6 n"]) -> Int32[Array, " n"
 
 
 def discrete_gaussian(
-    key: NoiseKey, block: Int[Array, ""] | int, step: Int[Array, ""] | int, dim: int
-) -> Float[Array, " dim"]:
+    key: NoiseKey, block: Address, step: Address, dim: int
+) -> Float[Array, "*many dim"]:
     """Integer noise number `step` of block `block`, of variance `VARIANCE`, held exactly in float64.
 
     Guarantee: as in `randomness.gaussian`, distinct (block, step) read disjoint parts of the stream,
     and none that `gaussian` reads. |z| <= `LARGEST` < 2^23.
     """
-    words = noise_words(key, _TAG, block, step, _WORDS * dim).reshape(_WORDS, dim)
+    words = jnp.moveaxis(noise_words(key, _TAG, block, step, _WORDS * dim), 0, -2)
+    words = words.reshape(*words.shape[:-2], -1)[..., : _WORDS * dim]
+    words = jnp.moveaxis(words.reshape(*words.shape[:-1], _WORDS, dim), -2, 0)
     table, half = alias_table(), _WORDS // 2
     coarse, fine = look_up(table, words[:half]), look_up(table, words[half:])
     return (_FACTOR * coarse + fine).astype(jnp.float64)

@@ -13,7 +13,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, Int, Key, UInt32
+
+from blindstep.trusted.stored import stored, true_for
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 # sin(pi t / 2) / t as a polynomial in t^2, least squares on Chebyshev points: relative error below
@@ -30,7 +32,7 @@ _LANES = 16
 
 
 def threefry(
-    key: Key[Array, ""], counter: UInt32[Array, "*#shape"], stream: UInt32[Array, "*#shape"]
+    key: Key[Array, "*#shape"], counter: UInt32[Array, "*#shape"], stream: UInt32[Array, "*#shape"]
 ) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
     """Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw 2011) on the words (counter, stream).
 
@@ -38,7 +40,7 @@ def threefry(
     a loop through memory, which is several times slower.
     """
     data = jax.random.key_data(key)
-    keys = (data[0], data[1], data[0] ^ data[1] ^ jnp.uint32(0x1BD11BDA))
+    keys = (data[..., 0], data[..., 1], data[..., 0] ^ data[..., 1] ^ jnp.uint32(0x1BD11BDA))
     x, y = counter + keys[0], stream + keys[1]
     for i in range(5):
         for bits in _ROTATIONS[i % 2]:
@@ -48,36 +50,89 @@ def threefry(
     return x, y
 
 
+def fold_in(
+    key: Key[Array, ""], number: Int[Array, "*many"] | int, epoch: Int[Array, ""] | int = 0
+) -> Key[Array, "*many"]:
+    """The key with this number, made from a key; in epoch 0 that of `jax.random.fold_in`."""
+    words = _words(key, number, epoch)
+    return jax.random.wrap_key_data(jnp.stack(words, axis=-1), impl="threefry2x32")
+
+
+def uniform(
+    key: Key[Array, ""], number: Int[Array, ""] | int, epoch: Int[Array, ""] | int
+) -> Float[Array, ""]:
+    """A float64 in [0, 1) with this number: a multiple of 2^-52."""
+    high, low = _words(key, number, epoch)
+    bits = (high.astype(jnp.uint64) << 32) | low
+    return (bits >> 12).astype(jnp.float64) * 2.0**-52
+
+
+def _words(
+    key: Key[Array, ""], number: Int[Array, "*many"] | int, epoch: Int[Array, ""] | int
+) -> tuple[UInt32[Array, "*many"], UInt32[Array, "*many"]]:
+    number = jnp.asarray(number).astype(jnp.uint32)
+    epochs = jnp.broadcast_to(jnp.asarray(epoch).astype(jnp.uint32), number.shape)
+    return threefry(key, epochs, number)
+
+
 def normals(
     key: Key[Array, ""], streams: UInt32[Array, " some"], number: int, dtype: DTypeLike
 ) -> Float[Array, "some number"]:
-    """`number` standard normal draws of each stream, by Box and Muller's formula.
+    """`number` standard normal draws of each stream of a key.
 
     None is zero, so that every vector of them has a direction. They reach 5.7 standard deviations.
     """
-    quarter = -(-number // (4 * _LANES)) * _LANES
-
-    def half(index: UInt32[Array, ""]) -> tuple[Array, Array]:
-        counter = index * quarter + jnp.arange(quarter, dtype=jnp.uint32)
-        a, b = threefry(key, counter[None], streams[:, None])
-        radius = jnp.sqrt(-2.0 * jnp.log(_uniform(a, dtype)))
-        turn = _uniform(b, dtype)
-        # A quarter of the circle, and a sign for each coordinate: the whole circle.
-        return radius * _sine(turn) * _sign(b), radius * _sine(1.0 - turn) * _sign(b >> 1)
-
-    # A loop, so that the draws are stored: XLA would otherwise repeat their arithmetic inside
-    # every one of the many small operations that read them.
-    halves = jax.lax.map(half, jnp.arange(2, dtype=jnp.uint32))
-    parts = [part[i] for part in halves for i in range(2)]
-    return jnp.concatenate(parts, axis=-1)[:, :number]
+    counter = jnp.arange(-(-number // (2 * _LANES)) * _LANES, dtype=jnp.uint32)
+    pair = _two_normals(key, counter[None], streams[:, None], dtype)
+    return jnp.concatenate(pair, axis=-1)[:, :number]
 
 
-def signs(key: Key[Array, ""], number: int, dtype: DTypeLike) -> Float[Array, " number"]:
-    """Random signs: the bits of a stream that no normal draw uses."""
-    counter = jnp.arange(-(-number // 64), dtype=jnp.uint32)
-    words = jnp.stack(threefry(key, counter, jnp.full_like(counter, 0xFFFFFFFF)), axis=-1)
-    bits = words[..., None] >> jnp.arange(32, dtype=jnp.uint32)
-    return _sign(bits.reshape(-1)[:number]).astype(dtype)
+def normals_of_each(
+    keys: Key[Array, " keys"], number: int, dtype: DTypeLike
+) -> Float[Array, "number keys"]:
+    """`number` standard normal draws of each key, in its column."""
+
+    def make(keys: Key[Array, " keys"]) -> Float[Array, "2 half *keys"]:
+        counter, keys = _by_counter(-(-number // 2), keys)
+        return jnp.stack(_two_normals(keys, counter, jnp.zeros_like(counter), dtype))
+
+    return stored(true_for(jax.random.key_data(keys)), make, keys).reshape(-1, keys.size)[:number]
+
+
+def signs_of_each(
+    keys: Key[Array, " keys"], number: int, dtype: DTypeLike
+) -> Float[Array, "number keys"]:
+    """Random signs of each key, in its column: the bits of a stream that no normal draw uses."""
+
+    def make(keys: Key[Array, " keys"]) -> UInt32[Array, "2 half *keys"]:
+        counter, keys = _by_counter(-(-number // 64), keys)
+        return jnp.stack(threefry(keys, counter, jnp.full_like(counter, 0xFFFFFFFF)))
+
+    words = stored(true_for(jax.random.key_data(keys)), make, keys).reshape(-1, 1, keys.size)
+    bits = words >> jnp.arange(32, dtype=jnp.uint32)[:, None]
+    return _sign(bits.reshape(-1, keys.size)[:number]).astype(dtype)
+
+
+def _by_counter(
+    number: int, keys: Key[Array, " keys"]
+) -> tuple[UInt32[Array, "*counters"], Key[Array, "*keys"]]:
+    """At least so many counters in rows, keys in columns; one key has no column, but a vector."""
+    counter = jnp.arange(-(-number // _LANES) * _LANES, dtype=jnp.uint32)
+    return (counter, keys[0]) if keys.size == 1 else (counter[:, None], keys)
+
+
+def _two_normals(
+    key: Key[Array, "*#shape"],
+    counter: UInt32[Array, "*#shape"],
+    stream: UInt32[Array, "*#shape"],
+    dtype: DTypeLike,
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    """Two independent standard normal draws, by Box and Muller's formula."""
+    a, b = threefry(key, counter, stream)
+    radius = jnp.sqrt(-2.0 * jnp.log(_uniform(a, dtype)))
+    turn = _uniform(b, dtype)
+    # A quarter of the circle, and a sign for each coordinate: the whole circle.
+    return radius * _sine(turn) * _sign(b), radius * _sine(1.0 - turn) * _sign(b >> 1)
 
 
 def _sign(words: UInt32[Array, "*shape"]) -> Float[Array, "*shape"]:

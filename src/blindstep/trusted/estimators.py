@@ -145,9 +145,9 @@ class Estimator(eqx.Module):
         single = self._slack("float32")
         return 1.0 + (single if single <= _MOST_SLACK else self._slack("float64"))
 
-    def prepare(self, key: Key[Array, ""]) -> PyTree:
-        """What the directions that `key` stands for are made of."""
-        return self.sampler.prepare(key, self.number, self.dim, jnp.dtype(self.precision))
+    def prepare(self, keys: Key[Array, " keys"]) -> PyTree:
+        """What the directions that each key stands for are made of; the keys are its leading axis."""
+        return self.sampler.prepare(keys, self.number, self.dim, jnp.dtype(self.precision))
 
     def rows(self, prepared: PyTree, which: Int[Array, " some"] | None = None) -> Parts:
         """Directions by their number, of those prepared; None means all."""
@@ -155,14 +155,14 @@ class Estimator(eqx.Module):
 
     def directions(self, key: Key[Array, ""]) -> Float[Array, "q dim"]:
         """All directions that `key` stands for."""
-        return join(self.rows(self.prepare(key)))
+        return join(self.rows(first_of(self.prepare(key[None]))))
 
     def lift(
         self, released: Float[Array, " release_dim"], key: Key[Array, ""]
     ) -> Float[Array, " dim"]:
         """A released vector as a gradient: post-processing with the block's public frame."""
         if self.sharing is Sharing.BLOCK:
-            return self.combine(released, self.prepare(key))
+            return self.combine(released, first_of(self.prepare(key[None])))
         return released
 
     def combine(self, coefficients: Float[Array, " q"], prepared: PyTree) -> Float[Array, " dim"]:
@@ -191,10 +191,12 @@ class Estimator(eqx.Module):
         self, query: Query, directions: Parts, into: Float[Array, "2 q dim"] | None = None
     ) -> Float[Array, "2 q dim"]:
         """The pairs of points at which the loss is to be evaluated; written over `into`, if given."""
-        if len(directions) == 1 and into is None:
+        on_accelerator = jax.default_backend() != "cpu"
+        if into is None and (len(directions) == 1 or on_accelerator):
             bases, widths = self._ends(query)
-            # One sum with numbers repeated, and no joining of two: one pass over the points.
-            return bases[:, None] + widths[:, None, None] * directions[0]
+            # One sum with numbers repeated, and no joining of two: one pass over the points. (An
+            # accelerator joins parts in that pass; a processor is slow at it.)
+            return bases[:, None] + widths[:, None, None] * join(directions)
         if into is None:
             into = jnp.zeros((2, len(directions[0]), self.dim), self.precision)
         return self.write_probes(query, directions, into, 0)
@@ -256,7 +258,8 @@ class Estimator(eqx.Module):
         slope, width = self.bounds.lipschitz, self.bounds.width
         if query.kind is Kind.GRAD:
             return jnp.asarray(min(2.0 * self.smoothing * slope, width))
-        distance = jnp.linalg.norm(query.point - query.reference)
+        apart = query.point - query.reference
+        distance = jnp.sqrt(jnp.vdot(apart, apart))
         distance = jnp.minimum(distance, 2.0 * self.reach)
         # 0 * inf is not a number: without a slope, the distance does not matter.
         return jnp.minimum(distance * slope, width) if slope < math.inf else jnp.asarray(width)
@@ -278,6 +281,11 @@ class Estimator(eqx.Module):
         and 4 d L / (B2 T) for DIFF, as in Lemmas lem:grad-estimator and lem:diff-estimator.
         """
         return 2.0 * self.record_bound(kind) / batch
+
+
+def first_of(prepared: PyTree) -> PyTree:
+    """What the directions of the first of some keys are made of."""
+    return jax.tree.map(lambda leaf: leaf[0], prepared)
 
 
 def _add_rows(

@@ -11,12 +11,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from blindstep.trusted import draws
 from blindstep.trusted.directions import join
-from blindstep.trusted.estimators import Estimator, Query, Sharing
+from blindstep.trusted.estimators import Estimator, Query, Sharing, first_of
+from blindstep.trusted.stored import stored, true_for
 
 Evaluate = Callable[[Float[Array, "2 q dim"], PyTree], Float[Array, "2 q"]]
+# What the directions of the record at a place of the batch are made of, or those that all share.
+Prepared = Callable[[Int[Array, ""]], PyTree]
 
 # Numbers held at once for probe points: 2^21 float64 are 16 MiB.
 _BUDGET = 2**21
@@ -25,10 +29,17 @@ _FEW = 8
 
 
 class Chunk(NamedTuple):
-    """How many records, and how many of each record's directions, are in memory at once."""
+    """How much is in memory at once.
+
+    Attributes:
+        records: so many records are evaluated together.
+        directions: so many of each record's directions.
+        drawn: of so many records the directions are drawn together, where each has its own.
+    """
 
     records: int
     directions: int
+    drawn: int = 1
 
 
 def chunk_for(batch: int, number: int, dim: int, budget: int = _BUDGET) -> Chunk:
@@ -58,13 +69,30 @@ def probe_points(
     For who evaluates the loss elsewhere and hands the values to `increment` as its records. One set
     of points for each record; where directions are shared, one set for all of them.
     """
-
-    def own(position: Int[Array, ""]) -> Float[Array, "2 q dim"]:
-        return estimator.probes(query, (own_directions(estimator, query.key, position),))
-
     if estimator.sharing is Sharing.RECORD:
-        return jax.vmap(own)(positions)
+        prepared = estimator.prepare(draws.fold_in(query.key, positions))
+        return jax.vmap(lambda own: estimator.probes(query, (join(estimator.rows(own)),)))(prepared)
     return estimator.probes(query, (estimator.directions(query.key),))[None]
+
+
+def prepare_steps(
+    estimator: Estimator, keys: Key[Array, " steps"], batch: int
+) -> Callable[[Int[Array, ""]], Prepared]:
+    """What all directions of several steps are made of: of each step what `increment` takes.
+
+    A function of the steps' public keys: it can be made before the steps are known.
+    """
+    shared = estimator.sharing is not Sharing.RECORD
+    if not shared:
+        keys = jax.vmap(lambda key: draws.fold_in(key, jnp.arange(batch)))(keys).reshape(-1)
+    made = estimator.prepare(keys)
+
+    def of_step(step: Int[Array, ""]) -> Prepared:
+        return lambda place: jax.tree.map(
+            lambda leaf: leaf[step if shared else step * batch + place], made
+        )
+
+    return of_step
 
 
 def increment(
@@ -73,50 +101,102 @@ def increment(
     evaluate: Evaluate,
     records: PyTree,
     chunk: Chunk,
-    drawn: Float[Array, "batch q dim"] | None = None,
+    prepared: Prepared | None = None,
 ) -> Float[Array, " release_dim"]:
     """The batch's increment (1/b) sum_i e_i, with |e_i| <= record_bound enforced for each record.
 
     `evaluate(points, record)` gives one record's losses at pairs of points. `records` is a pytree
-    with one leading axis over the batch. `drawn` holds each record's own directions where they were
-    drawn before (`own_directions`).
+    with one leading axis over the batch. `prepared` tells what the directions are made of, where that
+    was made before (`prepare_steps`).
 
     Guarantee: replacing one record moves the result by at most `estimator.sensitivity(kind, b)`,
-    for every `evaluate` that treats records one by one and for every `drawn`. The number of
+    for every `evaluate` that treats records one by one and for every `prepared`. The number of
     evaluations and their order are functions of shapes alone.
     """
+    own = estimator.sharing is Sharing.RECORD
+    add_up = _sum_of_own if own else _sum_of_sharers
     batch = jax.tree.leaves(records)[0].shape[0]
-    shared = estimator.sharing is not Sharing.RECORD
-    frame = estimator.prepare(query.key) if shared else None
-
-    def take_records(total: Array, start: Int[Array, ""]) -> tuple[Array, None]:
-        rows = start + jnp.arange(chunk.records)
-        chosen = jax.tree.map(lambda leaf: leaf[jnp.minimum(rows, batch - 1)], records)
-        if frame is not None:
-            estimates = _shared(estimator, query, evaluate, chunk, frame, chosen)
-        elif drawn is not None:
-            estimates = jax.vmap(lambda u, r: _along(estimator, query, evaluate, u, r))(
-                drawn[jnp.minimum(rows, batch - 1)], chosen
-            )
-        else:
-            estimates = jax.vmap(lambda i, r: _own(estimator, query, evaluate, chunk, i, r))(
-                rows, chosen
-            )
-        estimates = jnp.where((rows < batch)[:, None], estimates, 0.0)
-        return total + jnp.sum(estimates, axis=0), None
-
-    size = estimator.number if shared else estimator.dim
-    total, _ = jax.lax.scan(take_records, jnp.zeros(size), jnp.arange(0, batch, chunk.records))
-    if frame is not None and estimator.sharing is Sharing.BATCH:
-        total = estimator.combine(total, frame)
+    total = add_up(estimator, query, evaluate, records, chunk, prepared)
     return total / batch
 
 
-def own_directions(
-    estimator: Estimator, key: Key[Array, ""], place: Int[Array, ""]
-) -> Float[Array, "q dim"]:
-    """All directions of the record at this place of the batch that `key` stands for."""
-    return estimator.directions(jax.random.fold_in(key, place))
+def _sum_of_sharers(
+    estimator: Estimator,
+    query: Query,
+    evaluate: Evaluate,
+    records: PyTree,
+    chunk: Chunk,
+    prepared: Prepared | None,
+) -> Float[Array, " release_dim"]:
+    """The sum of the estimates of all records, which share a frame."""
+    batch = jax.tree.leaves(records)[0].shape[0]
+    if prepared is None:
+        frame = first_of(estimator.prepare(query.key[None]))
+    else:
+        frame = prepared(jnp.asarray(0))
+
+    def take(rows: Int[Array, " some"]) -> Float[Array, "some q"]:
+        chosen = jax.tree.map(lambda leaf: leaf[rows], records)
+        return _shared(estimator, query, evaluate, chunk, frame, chosen)
+
+    total = _sum_over(take, jnp.zeros(estimator.number), batch, chunk.records, batch)
+    return estimator.combine(total, frame) if estimator.sharing is Sharing.BATCH else total
+
+
+def _sum_over(
+    estimates: Callable[[Int[Array, " some"]], Float[Array, "some n"]],
+    start: Float[Array, " n"],
+    number: int,
+    size: int,
+    counts: Int[Array, ""] | int,
+) -> Float[Array, " n"]:
+    """`start` and the sum of the estimates of records 0 .. number-1, `size` of them at a time.
+
+    Those from number `counts` on do not count.
+    """
+
+    def take(total: Array, first: Int[Array, ""]) -> tuple[Array, None]:
+        rows = first + jnp.arange(size)
+        # Past the end the last record is evaluated once more, and does not count either.
+        some = estimates(jnp.minimum(rows, number - 1))
+        some = jnp.where((rows < jnp.minimum(counts, number))[:, None], some, 0.0)
+        return total + jnp.sum(some, axis=0), None
+
+    return jax.lax.scan(take, start, jnp.arange(0, number, size))[0]
+
+
+def _sum_of_own(
+    estimator: Estimator,
+    query: Query,
+    evaluate: Evaluate,
+    records: PyTree,
+    chunk: Chunk,
+    prepared: Prepared | None,
+) -> Float[Array, " dim"]:
+    """The sum of all records' estimates, each along directions of its own."""
+    batch = jax.tree.leaves(records)[0].shape[0]
+    size = batch if prepared is not None else min(max(chunk.drawn, chunk.records), batch)
+
+    def draw(places: Int[Array, " some"]) -> Prepared:
+        made = estimator.prepare(draws.fold_in(query.key, places))
+        return lambda place: jax.tree.map(lambda leaf: leaf[place], made)
+
+    def take(total: Array, first: Int[Array, ""]) -> tuple[Array, None]:
+        own = draw(first + jnp.arange(size)) if prepared is None else prepared
+
+        def estimates(rows: Int[Array, " some"]) -> Float[Array, "some dim"]:
+            places = jnp.minimum(first + rows, batch - 1)
+            chosen = jax.tree.map(lambda leaf: leaf[places], records)
+            return jax.vmap(
+                lambda place, record: _own(
+                    estimator, query, evaluate, chunk, lambda: own(place), record
+                )
+            )(rows, chosen)
+
+        some = min(chunk.records, size)
+        return _sum_over(estimates, total, size, some, batch - first), None
+
+    return jax.lax.scan(take, jnp.zeros(estimator.dim), jnp.arange(0, batch, size))[0]
 
 
 def _own(
@@ -124,15 +204,31 @@ def _own(
     query: Query,
     evaluate: Evaluate,
     chunk: Chunk,
-    index: Int[Array, ""],
+    made_of: Callable[[], PyTree],
     record: PyTree,
 ) -> Float[Array, " dim"]:
     """One record's estimate along directions of its own, in all d coordinates."""
-    number, dim = estimator.number, estimator.dim
-    if chunk.directions == number:
-        drawn = own_directions(estimator, query.key, index)
-        return _along(estimator, query, evaluate, drawn, record)
-    prepared = estimator.prepare(jax.random.fold_in(query.key, index))
+    if chunk.directions == estimator.number:
+        true = true_for(jax.random.key_data(query.key))
+        directions = stored(true, lambda: join(estimator.rows(made_of())))
+        points = stored(true, lambda u, asked: estimator.probes(asked, (u,)), directions, query)
+        coefficients, valid = estimator.coefficients(query, evaluate(points, record))
+        total = _lift(coefficients, directions)
+    else:
+        total, valid = _own_in_chunks(estimator, query, evaluate, chunk, made_of(), record)
+    return estimator.enforce(query.kind, total, valid)
+
+
+def _own_in_chunks(
+    estimator: Estimator,
+    query: Query,
+    evaluate: Evaluate,
+    chunk: Chunk,
+    prepared: PyTree,
+    record: PyTree,
+) -> tuple[Float[Array, " dim"], Bool[Array, ""]]:
+    """One record's estimate before anything is enforced, and whether all its values were finite."""
+    number = estimator.number
 
     def take(carry: tuple[Array, Array], start: Int[Array, ""]) -> tuple[tuple[Array, Array], None]:
         which = start + jnp.arange(chunk.directions)
@@ -142,22 +238,8 @@ def _own(
         coefficients, valid = estimator.coefficients(query, values)
         return (carry[0] + _lift(coefficients, join(directions)), carry[1] & valid), None
 
-    start = (jnp.zeros(dim), jnp.asarray(True))
-    (total, valid), _ = jax.lax.scan(take, start, jnp.arange(0, number, chunk.directions))
-    return estimator.enforce(query.kind, total, valid)
-
-
-def _along(
-    estimator: Estimator,
-    query: Query,
-    evaluate: Evaluate,
-    directions: Float[Array, "q dim"],
-    record: PyTree,
-) -> Float[Array, " dim"]:
-    """One record's estimate along all these directions, in all d coordinates."""
-    values = evaluate(estimator.probes(query, (directions,)), record)
-    coefficients, valid = estimator.coefficients(query, values)
-    return estimator.enforce(query.kind, _lift(coefficients, directions), valid)
+    start = (jnp.zeros(estimator.dim), jnp.asarray(True))
+    return jax.lax.scan(take, start, jnp.arange(0, number, chunk.directions))[0]
 
 
 def _lift(

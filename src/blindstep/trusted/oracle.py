@@ -57,6 +57,27 @@ class OracleState(eqx.Module):
     noise: Float[Array, "slots dim"]
 
 
+class NoiseAhead(eqx.Module):
+    """Secret: the noise draws of consecutive releases, made at once.
+
+    A release takes its own draw by its number and no other: asked for one that it does not hold, a
+    stock gives NaN, never a draw a second time.
+
+    Attributes:
+        first: number of the first release, counted over the whole run.
+        draws: of this release and those after it.
+    """
+
+    first: Int[Array, ""]
+    draws: Float[Array, "number dim"]
+
+    def of(self, release: Int[Array, ""]) -> Float[Array, " dim"]:
+        """The draw of release number `release`."""
+        place = release - self.first
+        held = (place >= 0) & (place < len(self.draws))
+        return jnp.where(held, self.draws[jnp.clip(place, 0, len(self.draws) - 1)], jnp.nan)
+
+
 class Oracle(eqx.Module):
     """Estimator, noise and schedule of records, with the privacy that follows from them.
 
@@ -125,21 +146,32 @@ class Oracle(eqx.Module):
         size = self.estimator.release_dim
         return OracleState(jnp.zeros(size), self.mechanism.init(size))
 
+    def noise_ahead(
+        self, block: Int[Array, ""], step: Int[Array, ""], number: int, key: NoiseKey
+    ) -> NoiseAhead:
+        """The draws of `number` releases from release `step` of block `block` on: see `release`."""
+        first = block * self.schedule.period + step - 1
+        numbers = first + jnp.arange(number, dtype=first.dtype)
+        block, place = numbers // self.schedule.period, numbers % self.schedule.period
+        size, std = self.estimator.release_dim, self.noise_std
+        return NoiseAhead(first, self.arithmetic.draw(key, block, place + 1, size, std))
+
     def release(
         self,
         state: OracleState,
         increment: Float[Array, " release_dim"],
         block: Int[Array, ""] | int,
         step: Int[Array, ""] | int,
-        key: NoiseKey,
+        key: NoiseKey | NoiseAhead,
     ) -> tuple[OracleState, Float[Array, " release_dim"]]:
         """Add `increment` to the running sum and release it with noise.
 
         `block` counts blocks over the whole run, `step` = 1 .. period counts releases in it; step 1
-        starts from nothing. Guarantee: a block's releases are mu_per_pass-Gaussian-DP for
-        replacing one record, if its increments came from `increments.increment` on the schedule's
-        batches. Past the period there is an error (a NaN inside a compiled program), never noise a
-        second time.
+        starts from nothing. `key` may be a stock of noise that was drawn with it (`noise_ahead`).
+
+        Guarantee: a block's releases are mu_per_pass-Gaussian-DP for replacing one record, if its
+        increments came from `increments.increment` on the schedule's batches. Past the period there
+        is an error (a NaN inside a compiled program), never noise a second time.
         """
         if not isinstance(step, Tracer) and not 1 <= int(step) <= self.mechanism.steps:
             raise HorizonExceeded(
@@ -151,7 +183,10 @@ class Oracle(eqx.Module):
         size, std = self.estimator.release_dim, self.noise_std
         term = self.arithmetic.snap(increment, std)
         running = jnp.where(first, term, state.running + term)
-        draw = self.arithmetic.draw(key, block, step, size, std)
+        if isinstance(key, NoiseAhead):
+            draw = key.of(block * self.schedule.period + step - 1)
+        else:
+            draw = self.arithmetic.draw(key, block, step, size, std)
         fresh = self.mechanism.init(size)
         noise_state, noise = self.mechanism.next(jnp.where(first, fresh, state.noise), draw, step)
         released = self.arithmetic.value(running + noise, std)

@@ -22,6 +22,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from blindstep.errors import InvalidArgument, NoEntropy
+from blindstep.trusted import draws
+from blindstep.trusted.stored import stored, true_for
 
 NoiseKey = UInt32[Array, "8"]
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4")
@@ -70,7 +72,7 @@ def fresh_keys(seed: int | None = None) -> Keys:
 def public_stream(key: Key[Array, ""], name: str) -> Key[Array, ""]:
     """A named stream of public randomness: directions, order of records, points of the path."""
     tag = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") & 0x7FFFFFFF
-    return jax.random.fold_in(key, tag)
+    return draws.fold_in(key, tag)
 
 
 def _rotate(x: Array, bits: int) -> Array:
@@ -89,25 +91,26 @@ def _quarter_round(a: Array, b: Array, c: Array, d: Array) -> tuple[Array, Array
     return a, b, c, d
 
 
-def chacha20(key: NoiseKey, nonce: UInt32[Array, "3"], blocks: int) -> UInt32[Array, "blocks 16"]:
-    """The ChaCha20 key stream (RFC 8439, section 2.3) for block counters 0 .. blocks-1."""
-    counter = jnp.arange(blocks, dtype=jnp.uint32)
-    head = [jnp.full((blocks,), word, jnp.uint32) for word in _CONSTANTS]
-    body = [jnp.broadcast_to(key[i], (blocks,)) for i in range(8)]
-    tail = [counter] + [jnp.broadcast_to(nonce[i], (blocks,)) for i in range(3)]
-    start = (*head, *body, *tail)
+def chacha20(
+    key: NoiseKey, nonce: UInt32[Array, "3 *many"], blocks: int
+) -> UInt32[Array, "16 *many blocks"]:
+    """The ChaCha20 key stream (RFC 8439, section 2.3) of each nonce, block counters 0 .. blocks-1.
+
+    The state is four rows of four words; a round works on all columns of many blocks at once.
+    """
+    many = nonce.shape[1:]
+    counter = jnp.broadcast_to(jnp.arange(blocks, dtype=jnp.uint32), (*many, blocks)).ravel()
+    lanes = (4, counter.size)
+    head = jnp.broadcast_to(jnp.asarray(_CONSTANTS.astype(np.uint32))[:, None], lanes)
+    body = [jnp.broadcast_to(key[i : i + 4, None], lanes) for i in (0, 4)]
+    tail = jnp.concatenate([counter[None], jnp.repeat(nonce.reshape(3, -1), blocks, axis=1)])
+    start = (head, *body, tail)
 
     def double_round(_: int | Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
-        words = list(state)
-        for column in (0, 1, 2, 3, 4, 5, 6, 7):
-            # Columns of the 4 x 4 state first, then its diagonals.
-            shift = column // 4
-            places = [4 * row + (column + shift * row) % 4 for row in range(4)]
-            for place, word in zip(
-                places, _quarter_round(*(words[p] for p in places)), strict=True
-            ):
-                words[place] = word
-        return tuple(words)
+        a, b, c, d = _quarter_round(*state)
+        # Diagonals become columns, and columns diagonals again.
+        a, b, c, d = _quarter_round(a, _turned(b, 1), _turned(c, 2), _turned(d, 3))
+        return a, _turned(b, 3), _turned(c, 2), _turned(d, 1)
 
     # The same integers either way. An accelerator pays for each turn of a loop, and its compiler for
     # rounds that it may all join into one.
@@ -117,41 +120,48 @@ def chacha20(key: NoiseKey, nonce: UInt32[Array, "3"], blocks: int) -> UInt32[Ar
         end = start
         for turn in range(_DOUBLE_ROUNDS):
             end = jax.lax.optimization_barrier(double_round(turn, end))
-    return jnp.stack([last + first for last, first in zip(end, start, strict=True)], axis=1)
+    words = jnp.concatenate([last + first for last, first in zip(end, start, strict=True)])
+    return words.reshape(_WORDS_PER_BLOCK, *many, blocks)
+
+
+def _turned(row: UInt32[Array, "4 lanes"], by: int) -> UInt32[Array, "4 lanes"]:
+    return jnp.concatenate([row[by:], row[:by]])
+
+
+Address = Int[Array, "*many"] | int
 
 
 def noise_words(
-    key: NoiseKey,
-    tag: int | UInt32[Array, ""],
-    block: Int[Array, ""] | int,
-    step: Int[Array, ""] | int,
-    number: int,
-) -> UInt32[Array, " number"]:
-    """The first `number` secret random words at the address (block, step), for the use named by `tag`.
+    key: NoiseKey, tag: int | UInt32[Array, ""], block: Address, step: Address, number: int
+) -> UInt32[Array, "16 *many blocks"]:
+    """At least `number` secret random words at each address (block, step), for the use named by `tag`.
 
     Guarantee: distinct (tag, block, step) are distinct nonces, so they read disjoint parts of the
     ChaCha20 stream: to anyone without the key, independent uniform words.
     """
-    blocks = -(-number // _WORDS_PER_BLOCK)
-    nonce = jnp.stack(
-        [jnp.uint32(tag), jnp.asarray(block, jnp.uint32), jnp.asarray(step, jnp.uint32)]
-    )
-    return chacha20(key, nonce, blocks).reshape(-1)[:number]
+    words = (jnp.asarray(word).astype(jnp.uint32) for word in (tag, block, step))
+    nonce = jnp.stack(jnp.broadcast_arrays(*words))
+    return chacha20(key, nonce, -(-number // _WORDS_PER_BLOCK))
 
 
-def gaussian(
-    key: NoiseKey, block: Int[Array, ""] | int, step: Int[Array, ""] | int, dim: int
-) -> Float[Array, " dim"]:
-    """Standard normal noise number `step` of block `block`: float64, one vector of length `dim`.
+def gaussian(key: NoiseKey, block: Address, step: Address, dim: int) -> Float[Array, "*many dim"]:
+    """Standard normal noise number `step` of block `block`: float64, a vector of length `dim`.
 
     Guarantee: distinct (block, step) are independent to anyone without the key (`noise_words`).
     Box-Muller on 64-bit uniforms: the logarithm's argument keeps full relative precision near 0, so
     tails reach 9.4 standard deviations. Always float64.
     """
-    pairs = (dim + 1) // 2
-    words = noise_words(key, _GAUSSIAN_TAG, block, step, 4 * pairs).astype(jnp.float64)
-    low, high = words[0::2], words[1::2]
-    uniform = ((high * 2.0**32 + low) + 0.5) * 2.0**-64  # in (0, 1]
-    radius = jnp.sqrt(-2.0 * jnp.log(uniform[0::2]))
-    angle = 2.0 * jnp.pi * uniform[1::2]
-    return jnp.concatenate([radius * jnp.cos(angle), radius * jnp.sin(angle)])[:dim]
+    words = noise_words(key, _GAUSSIAN_TAG, block, step, 4 * ((dim + 1) // 2))
+
+    def box_muller(words: UInt32[Array, "4 4 lanes"]) -> Float[Array, "2 4 lanes"]:
+        wide = words.astype(jnp.float64)
+        # Both in (0, 1].
+        first, second = (((wide[i] * 2.0**32 + wide[i + 1]) + 0.5) * 2.0**-64 for i in (0, 2))
+        radius, angle = jnp.sqrt(-2.0 * jnp.log(first)), 2.0 * jnp.pi * second
+        return jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)])
+
+    # No branch looks at the key: the address is public.
+    true = true_for(jnp.asarray(step).astype(jnp.uint32))
+    pair = stored(true, box_muller, words.reshape(4, 4, -1))
+    of_block = jnp.moveaxis(pair.reshape(8, *words.shape[1:]), 0, -2)
+    return of_block.reshape(*words.shape[1:-1], -1)[..., :dim]

@@ -1,0 +1,63 @@
+"""The program that is traced for an accelerator, run here: the same numbers as the processor's."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import blindstep as bs
+from blindstep.drivers import evaluation
+from blindstep.trusted import randomness
+from losses import capped_distance
+
+DIM = 150
+PLANS = {
+    "own frames": {"sharing": "record", "oracle": "variance-reduced", "period": 4, "directions": 9},
+    "a batch's frame": {"sharing": "batch", "oracle": "naive", "period": 1, "directions": 64},
+    "a block's frame": {"sharing": "block", "oracle": "variance-reduced", "period": 2, "directions": 9},
+    "independent": {"sharing": "record", "oracle": "naive", "directions": 2, "sampler": "sphere"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def as_on(monkeypatch):
+    """Trace as for another kind of device; programs of before and after are forgotten."""
+
+    def choose(backend):
+        jax.clear_caches()
+        monkeypatch.setattr(jax, "default_backend", lambda: backend)
+
+    yield choose
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("horizon", [4, 12])
+def test_a_run_is_the_same_on_an_accelerator(as_on, monkeypatch, name, horizon):
+    # Groups of a few steps, so that 12 steps are several of them.
+    few = dataclasses.replace(evaluation._ACCELERATOR, cache=4 * 64 * DIM)
+    monkeypatch.setattr(evaluation, "_ACCELERATOR", few)
+    plan = bs.plan(
+        records=120,
+        dim=DIM,
+        privacy=bs.Privacy(rho=1.0),
+        radius=1.0,
+        bounds=bs.Clip(1.0, 0.5),
+        **{"horizon": horizon, "first_batch": 3, "diff_batch": 2, "epochs": 1, **PLANS[name]},
+    )
+    data = np.random.default_rng(0).normal(size=(120, DIM))
+    run = lambda: bs.minimize(capped_distance, np.zeros(DIM), data, plan=plan, seed=1)  # noqa: E731
+    here = run()
+    as_on("gpu")
+    there = run()
+    np.testing.assert_allclose(there.means, here.means, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(there.history.gradient_norm, here.history.gradient_norm, rtol=1e-12)
+
+
+def test_the_cipher_gives_the_same_words_on_an_accelerator(as_on):
+    key, nonce = jnp.arange(8, dtype=jnp.uint32), jnp.asarray([1, 2, 3], jnp.uint32)
+    here = np.asarray(randomness.chacha20(key, nonce, 3))
+    as_on("gpu")
+    np.testing.assert_array_equal(randomness.chacha20(key, nonce, 3), here)
