@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import blindstep as bs
 from blindstep.drivers.compiled import minimize
 from blindstep.trusted.directions import Sphere
-from blindstep.trusted.estimators import Estimator, Kind, Query, Sharing, first_of
+from blindstep.trusted.estimators import Estimator, Kind, Query, Sharing
 from blindstep.trusted.frames import Haar, Structured
 from blindstep.trusted.increments import Chunk, chunk_for, increment
 from losses import capped_distance, capped_distance_numpy, numpy_estimate
@@ -75,7 +75,7 @@ def test_chunks_of_many_directions_change_nothing_for_shared_frames(sharing):
     asked = Query(point, point + 0.05, jax.random.key(3), Kind.DIFF)
     batch = jnp.asarray(np.random.default_rng(1).normal(size=(BATCH, 70)))
     whole = increment(estimator, asked, evaluate, batch, Chunk(BATCH, 24))
-    assert len(estimator.rows(first_of(estimator.prepare(asked.key[None])))) == 2
+    assert len(estimator.rows(estimator.prepare_one(asked.key))) == 2
     for directions in (7, 9, 12, 23):
         np.testing.assert_allclose(
             increment(estimator, asked, evaluate, batch, Chunk(3, directions)), whole, atol=1e-13

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PyTree
 
 from blindstep.drivers import mesh
 from blindstep.drivers.pytrees import ParameterSpace
+from blindstep.trusted.draws import LANES
 from blindstep.trusted.estimators import Estimator, Sharing
 from blindstep.trusted.increments import Chunk, evenly
 
@@ -27,7 +28,8 @@ class Sizes:
     Attributes:
         memory: for one record's directions and probe points, or for a batch's values.
         cache: for the directions of several records or steps that are drawn together.
-        own: for directions and probe points of several records with directions of their own.
+        own: for the directions and probe points that are evaluated together, of several records with
+            directions of their own or of a shared frame.
         work: parameters x records that keep the machine busy: fewer, and more points of a shared
             frame are evaluated together.
         large: parameters from which on `points` points of a shared frame are evaluated together.
@@ -60,10 +62,6 @@ _PROCESSOR = Sizes(
 _ACCELERATOR = Sizes(
     memory=2**26, cache=2**26, own=2**26, work=2**40, large=1, points=2**20, equal_groups=True
 )
-
-
-# What is worked on together fills vector registers: numbers in one of them.
-_LANES = 16
 
 
 def sizes() -> Sizes:
@@ -101,7 +99,7 @@ def steps_ahead(estimator: Estimator, steps: int, batch: int, *, spread: bool) -
     most = max(1, limits.cache // ((batch if own else 1) * estimator.number * estimator.dim))
     if limits.equal_groups:
         return evenly(steps, most)
-    return min(steps, most // _LANES * _LANES if most > _LANES else most)
+    return min(steps, most // LANES * LANES if most > LANES else most)
 
 
 @dataclass(frozen=True)

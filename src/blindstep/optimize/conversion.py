@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.errors import InvalidArgument
-from blindstep.optimize.learners import Learner, length
+from blindstep.optimize.learners import Learner
 from blindstep.trusted import draws
-from blindstep.trusted.estimators import Kind, Query, Sharing
+from blindstep.trusted.estimators import Kind, Query, Sharing, length
 from blindstep.trusted.oracle import NoiseAhead, Oracle, OracleState
 from blindstep.trusted.randomness import NoiseKey, public_stream
 

@@ -64,7 +64,7 @@ class Directions(eqx.Module):
     ) -> Float[Array, "some dim"]:
         """Directions `which` of the `number` that `key` stands for: `prepare` and `rows` in one."""
         prepared = self.prepare(key[None], number, dim, dtype)
-        return join(self.rows(jax.tree.map(lambda x: x[0], prepared), which, number, dim))
+        return join(self.rows(first_of(prepared), which, number, dim))
 
     @abc.abstractmethod
     def gain(self, number: int, dim: int) -> float:
@@ -103,6 +103,11 @@ class Sphere(Directions):
     def gain(self, number: int, dim: int) -> float:
         """Worst case d, whatever the number of directions."""
         return float(dim)
+
+
+def first_of(prepared: PyTree) -> PyTree:
+    """What the directions of the first of some keys are made of."""
+    return jax.tree.map(lambda leaf: leaf[0], prepared)
 
 
 def join(parts: Parts) -> Float[Array, "some dim"]:

@@ -28,7 +28,7 @@ _SINE = (
     0.0001516751177470344,
 )
 # Numbers in one vector register: rows of this length need no slow remainder loop.
-_LANES = 16
+LANES = 16
 
 
 def threefry(
@@ -82,7 +82,7 @@ def normals(
 
     None is zero, so that every vector of them has a direction. They reach 5.7 standard deviations.
     """
-    counter = jnp.arange(-(-number // (2 * _LANES)) * _LANES, dtype=jnp.uint32)
+    counter = jnp.arange(-(-number // (2 * LANES)) * LANES, dtype=jnp.uint32)
     pair = _two_normals(key, counter[None], streams[:, None], dtype)
     return jnp.concatenate(pair, axis=-1)[:, :number]
 
@@ -117,7 +117,7 @@ def _by_counter(
     number: int, keys: Key[Array, " keys"]
 ) -> tuple[UInt32[Array, "*counters"], Key[Array, "*keys"]]:
     """At least so many counters in rows, keys in columns; one key has no column, but a vector."""
-    counter = jnp.arange(-(-number // _LANES) * _LANES, dtype=jnp.uint32)
+    counter = jnp.arange(-(-number // LANES) * LANES, dtype=jnp.uint32)
     return (counter, keys[0]) if keys.size == 1 else (counter[:, None], keys)
 
 

@@ -29,7 +29,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from blindstep.errors import InvalidArgument, count, positive
 from blindstep.trusted.bounds import Bounds
-from blindstep.trusted.directions import Directions, Parts, join
+from blindstep.trusted.directions import Directions, Parts, first_of, join
 from blindstep.trusted.frames import Frame
 
 # Clips aim this much inside the bound, so that rounding (of unit vectors, of a sum over up to 1e6
@@ -149,20 +149,24 @@ class Estimator(eqx.Module):
         """What the directions that each key stands for are made of; the keys are its leading axis."""
         return self.sampler.prepare(keys, self.number, self.dim, jnp.dtype(self.precision))
 
+    def prepare_one(self, key: Key[Array, ""]) -> PyTree:
+        """What the directions of one key are made of, as `rows` takes it."""
+        return first_of(self.prepare(key[None]))
+
     def rows(self, prepared: PyTree, which: Int[Array, " some"] | None = None) -> Parts:
         """Directions by their number, of those prepared; None means all."""
         return self.sampler.rows(prepared, which, self.number, self.dim)
 
     def directions(self, key: Key[Array, ""]) -> Float[Array, "q dim"]:
         """All directions that `key` stands for."""
-        return join(self.rows(first_of(self.prepare(key[None]))))
+        return join(self.rows(self.prepare_one(key)))
 
     def lift(
         self, released: Float[Array, " release_dim"], key: Key[Array, ""]
     ) -> Float[Array, " dim"]:
         """A released vector as a gradient: post-processing with the block's public frame."""
         if self.sharing is Sharing.BLOCK:
-            return self.combine(released, first_of(self.prepare(key[None])))
+            return self.combine(released, self.prepare_one(key))
         return released
 
     def combine(self, coefficients: Float[Array, " q"], prepared: PyTree) -> Float[Array, " dim"]:
@@ -258,8 +262,7 @@ class Estimator(eqx.Module):
         slope, width = self.bounds.lipschitz, self.bounds.width
         if query.kind is Kind.GRAD:
             return jnp.asarray(min(2.0 * self.smoothing * slope, width))
-        apart = query.point - query.reference
-        distance = jnp.sqrt(jnp.vdot(apart, apart))
+        distance = length(query.point - query.reference)
         distance = jnp.minimum(distance, 2.0 * self.reach)
         # 0 * inf is not a number: without a slope, the distance does not matter.
         return jnp.minimum(distance * slope, width) if slope < math.inf else jnp.asarray(width)
@@ -283,9 +286,9 @@ class Estimator(eqx.Module):
         return 2.0 * self.record_bound(kind) / batch
 
 
-def first_of(prepared: PyTree) -> PyTree:
-    """What the directions of the first of some keys are made of."""
-    return jax.tree.map(lambda leaf: leaf[0], prepared)
+def length(vector: Float[Array, " dim"]) -> Float[Array, ""]:
+    """|vector|, as a scalar product: one operation, where a sum of squares is compiled into three."""
+    return jnp.sqrt(jnp.vdot(vector, vector))
 
 
 def _add_rows(

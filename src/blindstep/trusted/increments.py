@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from blindstep.trusted import draws
 from blindstep.trusted.directions import join
-from blindstep.trusted.estimators import Estimator, Query, Sharing, first_of
+from blindstep.trusted.estimators import Estimator, Query, Sharing
 from blindstep.trusted.stored import stored, true_for
 
 Evaluate = Callable[[Float[Array, "2 q dim"], PyTree], Float[Array, "2 q"]]
@@ -131,7 +131,7 @@ def _sum_of_sharers(
     """The sum of the estimates of all records, which share a frame."""
     batch = jax.tree.leaves(records)[0].shape[0]
     if prepared is None:
-        frame = first_of(estimator.prepare(query.key[None]))
+        frame = estimator.prepare_one(query.key)
     else:
         frame = prepared(jnp.asarray(0))
 
