@@ -287,13 +287,13 @@ def test_directions_that_are_not_uniform_are_caught(monkeypatch):
     assert uniformity(np.swapaxes(np.linalg.qr(gaussian).Q, 1, 2)) < SIGNIFICANCE  # signs forgotten
     assert uniformity(signed_hadamard(8, 8)) < SIGNIFICANCE
 
-    right = frame_building._turns
+    right = frame_building._weights
 
     def even_split(supply, level, copies):
         """Every half gets the same share of a direction."""
         return jnp.sign(right(supply, level, copies)) / math.sqrt(level.ways)
 
-    monkeypatch.setattr(frame_building, "_turns", even_split)
+    monkeypatch.setattr(frame_building, "_weights", even_split)
     keys = jax.random.split(jax.random.key(0), 6000)
     wrong = jax.vmap(lambda key: Structured().sample(key, jnp.arange(3), 3, 24))
     assert uniformity(jax.jit(wrong)(keys)) < SIGNIFICANCE

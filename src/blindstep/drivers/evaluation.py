@@ -60,7 +60,7 @@ _PROCESSOR = Sizes(
     equal_groups=False,
 )
 _ACCELERATOR = Sizes(
-    memory=2**26, cache=2**26, own=2**26, work=2**40, large=1, points=2**20, equal_groups=True
+    memory=2**26, cache=2**28, own=2**26, work=2**40, large=1, points=2**20, equal_groups=True
 )
 
 

@@ -70,6 +70,6 @@ class AdaptiveStep(Learner):
         self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
     ) -> tuple[Float[Array, ""], Float[Array, " dim"]]:
         """Delta <- Pi(Delta - eta_t g)."""
-        state = state + jnp.sum(gradient**2)
+        state = state + jnp.vdot(gradient, gradient)
         step = jnp.where(state > 0, jnp.sqrt(2.0) * self.reach / jnp.sqrt(state), 0.0)
         return state, project(move - step * gradient, self.reach)

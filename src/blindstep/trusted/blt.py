@@ -65,13 +65,16 @@ class BLT(ColumnNormalised):
         self, state: Float[Array, "slots dim"], draw: Float[Array, " dim"], step: Int[Array, ""]
     ) -> tuple[Float[Array, "slots dim"], Float[Array, " dim"]]:
         """y = draw less what the buffers foresee; the running sum takes n_step y."""
-        buffers, total = state[:-1], state[-1]
-        decays, scales = (jnp.asarray(p)[:, None] for p in (self.decays, self.scales))
-        filtered = draw - jnp.sum(scales * buffers, axis=0)
+        filtered = draw
+        for scale, buffer in zip(self.scales, state, strict=False):
+            filtered = filtered - scale * buffer
         remaining = (self.steps - jnp.asarray(step)).astype(draw.dtype)
-        total = total + column_norm(self.decays, self.scales, remaining, jnp) * filtered
-        buffers = decays * buffers + filtered
-        return jnp.concatenate([buffers, total[None]]), total
+        norm = column_norm(self.decays, self.scales, remaining, jnp)
+        # All slots at once: the sum forgets nothing and takes n_step y, a buffer takes y.
+        kept = jnp.asarray([*self.decays, 1.0])
+        taken = jnp.stack([*jnp.ones(len(self.decays)), norm])
+        state = kept[:, None] * state + taken[:, None] * filtered
+        return state, state[-1]
 
     def coefficients(self) -> Float[np.ndarray, " steps"]:
         """1, then sum_b omega_b theta_b^(k-1)."""

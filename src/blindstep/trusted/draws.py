@@ -103,14 +103,17 @@ def signs_of_each(
     keys: Key[Array, " keys"], number: int, dtype: DTypeLike
 ) -> Float[Array, "number keys"]:
     """Random signs of each key, in its column: the bits of a stream that no normal draw uses."""
+    true = true_for(jax.random.key_data(keys))
 
     def make(keys: Key[Array, " keys"]) -> UInt32[Array, "2 half *keys"]:
         counter, keys = _by_counter(-(-number // 64), keys)
         return jnp.stack(threefry(keys, counter, jnp.full_like(counter, 0xFFFFFFFF)))
 
-    words = stored(true_for(jax.random.key_data(keys)), make, keys).reshape(-1, 1, keys.size)
-    bits = words >> jnp.arange(32, dtype=jnp.uint32)[:, None]
-    return _sign(bits.reshape(-1, keys.size)[:number]).astype(dtype)
+    def cut(words: UInt32[Array, "words 1 keys"]) -> Float[Array, "words 32 keys"]:
+        return _sign(words >> jnp.arange(32, dtype=jnp.uint32)[:, None]).astype(dtype)
+
+    words = stored(true, make, keys).reshape(-1, 1, keys.size)
+    return stored(true, cut, words).reshape(-1, keys.size)[:number]
 
 
 def _by_counter(

@@ -252,7 +252,7 @@ class Estimator(eqx.Module):
         """
         inside = 1.0 - _MARGIN - estimate.shape[-1] * 2.0**-52
         bound = self.record_bound(kind) / self.stretch * inside
-        norm = jnp.linalg.norm(estimate, axis=-1, keepdims=True)
+        norm = jnp.sqrt(jnp.vecdot(estimate, estimate))[..., None]
         keep = valid[..., None] & jnp.isfinite(norm)
         scale = jnp.where(norm > bound, bound / norm, 1.0)
         return jnp.where(keep, scale * jnp.where(keep, estimate, 0.0), 0.0)

@@ -28,6 +28,7 @@ from blindstep.trusted.frame_levels import Level, products
 from blindstep.trusted.stored import stored, true_for
 
 Take = Callable[[int, int], Float[Array, "rows frames"]]
+Products = Callable[[Float[Array, "size frames"]], Float[Array, "number frames"]]
 # Pieces with weights of their own into which a row may be cut where it is worked on along itself.
 _PIECES = 8
 # Sums of up to so many terms are written out.
@@ -95,7 +96,7 @@ class Top(NamedTuple):
 def top(supply: Supply, level: Level, lengths: Float[Array, "copies keys"]) -> Top:
     """The last level of every key's frames, all levels below it built; directions get `lengths`."""
     copies, keys = lengths.shape
-    made = _along(supply, level, (), (copies, keys))
+    made, _ = _along(supply, level, (), (copies, keys))
     scale = lengths.T[:, None, None, :, None]
     slope = None if made.slope is None else made.slope * scale
     return made._replace(turns=made.turns * scale, slope=slope)
@@ -133,76 +134,118 @@ def squared_lengths(vectors: Float[Array, "size frames"]) -> Float[Array, " fram
 # --- along vectors: the last levels ------------------------------------------------------------------
 
 
-def _along(supply: Supply, level: Level, above: tuple[Level, ...], shape: tuple[int, int]) -> Top:
+def _along(
+    supply: Supply, level: Level, above: tuple[Level, ...], shape: tuple[int, int]
+) -> tuple[Top, Products]:
     """What frames are made of that are pieces of the rows of larger ones, `above` (the next first).
 
-    Weights and slopes have a number for each piece. `shape` is (copies, keys).
+    Weights and slopes have a number for each piece. `shape` is (copies, keys). And a function that
+    gives the scalar products of all directions with a vector for each frame.
     """
-    starts = _starts(above)
+    starts, true = _starts(above), supply.true
     copies = len(starts) * shape[0]
     if level.number == 1:
-        leaf = _placed(_unit(supply.normals(level.size, copies))[None], above, shape)
+        leaf = _unit(supply.normals(level.size, copies))[None]
         ones = jnp.ones((shape[1], 1, 1, shape[0], len(starts)), supply.dtype)
-        return Top(leaf, ones, None, None)
+        made = Top(_placed(leaf, above, shape), ones, None, None)
+        return made, functools.partial(_products, leaf)
     below, cuts = level.below, _cuts(level, starts)
     if below.number > 1 and len(cuts) * below.ways <= _PIECES:
-        made = _along(supply, below, (level, *above), shape)
-        child = stored(supply.true, lambda made: _all_rows(below, made, cuts), made)
+        made, products_below = _along(supply, below, (level, *above), shape)
+        place = functools.partial(_all_rows, below, starts=cuts)
     else:
-        short = _across(supply, below, copies * level.ways)
-        child = stored(
-            supply.true,
-            lambda rows: _placed(jnp.pad(rows, ((0, 1), (0, 0), (0, 0))), (level, *above), shape),
-            short,
-        )
-    turns = _turns(supply, level, copies)
-    # The axis, if it is a row, is turned by 1 in its first way; the others are not used, and 0.
-    last = np.zeros((*turns.shape[:2], 1, turns.shape[3]))
-    last[0] = 1.0
-    turns = jnp.concatenate([turns, jnp.asarray(last, turns.dtype)], axis=2)
-    turns = turns.reshape(*turns.shape[:3], len(starts), *shape)
-    turns = jnp.transpose(turns, (5, 2, 0, 4, 3, 1))  # key, child, way, copy, piece, way below
-    turns = turns.reshape(*turns.shape[:4], len(cuts))
+        made = _across(supply, below, copies * level.ways)
+        products_below = functools.partial(stored, true, _products, made)
+        place = functools.partial(_placed, above=(level, *above), shape=shape, more=1)
+    weights = _weights(supply, level, copies)
+    products_turned = functools.partial(_turned, products_below, _turns(weights), len(starts))
+    turns = _at_places(weights, len(starts), shape)
     if not level.odd:
-        return Top(child, turns, None, None)
-    return _reflected(level, above, child, turns, _unit(supply.normals(level.size, copies)), supply)
-
-
-def _reflected(
-    level: Level,
-    above: tuple[Level, ...],
-    child: Float[Array, "keys below copies width"],
-    turns: Float[Array, "keys below ways copies parts"],
-    axis: Float[Array, "size frames"],
-    supply: Supply,
-) -> Top:
-    """A level's turns, followed by a reflection: the axis joins the children, with slope 0.
-
-    The reflection I - v v^T / (1 + |g_1|), v = g + sign(g_1) e_1, takes e_1 to -sign(g_1) g, and
-    (0, row) to (0, row) - v <row, rest of g> / (1 + |g_1|).
-    """
-    starts, shape = _starts(above), (child.shape[2], child.shape[0])
-    scale = 1.0 + jnp.abs(axis[0])
-    scale = jnp.transpose(scale.reshape(len(starts), *shape), (2, 1, 0))  # key, copy, piece
-    mirror = axis.at[0].add(jnp.where(axis[0] < 0, -1.0, 1.0).astype(axis.dtype))
-    axis, mirror = stored(
-        supply.true, lambda *both: tuple(_placed(x[None], above, shape) for x in both), axis, mirror
+        child = stored(true, place, made)
+        return Top(child, turns, None, None), lambda a: _in_one(products_turned(a), level)
+    axis = _unit(supply.normals(level.size, copies))
+    # The reflection I - v v^T / (1 + |g_1|), v = g + sign(g_1) e_1, takes e_1 to -sign(g_1) g, and
+    # (0, row) to (0, row) - v <row, rest of g> / (1 + |g_1|).
+    sign = jnp.where(axis[0] < 0, -1.0, 1.0).astype(axis.dtype)
+    mirror = axis.at[0].add(sign)
+    slope = stored(
+        true,
+        lambda along, first: along / (1.0 + jnp.abs(first)),
+        products_turned(axis[1:]),
+        axis[0],
     )
-    is_axis = (np.arange(child.shape[1]) == level.below.number)[:, None, None].astype(axis.dtype)
-    child = child + is_axis * axis
-    # Scalar products with the axis, from the fewer vectors below and then turned like them. One
-    # product with a vector for each part: faster than one with a matrix of few columns.
-    cuts, of_copy = _cuts(level, starts), jnp.swapaxes(child, 1, 2)
-    part = _piece_of(child.shape[-1], cuts)
-    along = [
-        jnp.einsum("kncx,knx->knc", of_copy, axis[:, 0] * (part == i)) for i in range(len(cuts))
-    ]
-    slope = turns * jnp.swapaxes(jnp.stack(along, axis=-1), 1, 2)[:, :, None]
-    slope = slope.reshape(*slope.shape[:4], len(starts), level.ways)
-    slope = _sum(slope[..., v] for v in range(level.ways))
-    return Top(
-        child, turns, (1.0 - is_axis[..., None]) * slope / scale[:, None, None], mirror[:, 0]
+
+    def reflected(vectors: Float[Array, "size frames"]) -> Float[Array, "number frames"]:
+        of_axis = stored(true, _products, axis[None], vectors)
+        rows = products_turned(vectors[1:]) - slope * (of_axis + sign * vectors[0])
+        rows = _in_one(rows, level)
+        return jnp.concatenate([rows, of_axis]) if level.complete else rows
+
+    placed = functools.partial(_placed, above=above, shape=shape)
+    row, mirror_there = stored(
+        true, lambda *both: tuple(placed(x[None]) for x in both), axis, mirror
     )
+    # The axis joins the children, as the last one, with slope 0.
+    last = (np.arange(below.number + 1) == below.number)[:, None, None]
+    child = stored(true, lambda made, row: jnp.where(last, row, place(made)), made, row)
+    return Top(child, turns, _slopes(slope, len(starts), shape), mirror_there[:, 0]), reflected
+
+
+def _products(
+    rows: Float[Array, "number size frames"], vectors: Float[Array, "size frames"]
+) -> Float[Array, "number frames"]:
+    """Scalar products of each frame's rows with its vector."""
+    if len(vectors) > _SHORT:
+        return jnp.sum(rows * vectors, axis=1)
+    # Term by term: sums along an axis that is not the last are slow.
+    return _sum(rows[:, i] * vectors[i] for i in range(len(vectors)))
+
+
+def _turned(
+    products_below: Products,
+    turns: Float[Array, "ways ways below frames"],
+    starts: int,
+    vectors: Float[Array, "size frames"],
+) -> Float[Array, "below ways frames"]:
+    """Scalar products of turned directions: from the fewer below, and turned like them."""
+    ways, _, number, frames = turns.shape
+    # The frames below are in the order (start, way, copy, key).
+    parts = vectors.reshape(ways, -1, starts, frames // starts)
+    along = products_below(jnp.transpose(parts, (1, 2, 0, 3)).reshape(parts.shape[1], -1))
+    along = jnp.swapaxes(along.reshape(number, starts, ways, -1), 1, 2)
+    along = along.reshape(number, ways, frames)
+    return _sum(jnp.swapaxes(turns[:, v], 0, 1) * along[:, None, v] for v in range(ways))
+
+
+def _in_one(
+    products: Float[Array, "below ways frames"], level: Level
+) -> Float[Array, "rows frames"]:
+    """A level's scalar products in the order of its directions, without a reflection's axis."""
+    return products.reshape(-1, products.shape[-1])[: level.number - level.complete]
+
+
+def _at_places(
+    weights: Float[Array, "ways below frames"], starts: int, shape: tuple[int, int]
+) -> Float[Array, "keys below+1 ways copies parts"]:
+    """The turns of each child's rows, those of the axis last: `_turns` for the places of pieces."""
+    ways, number, _ = weights.shape
+    weights = weights.reshape(ways, number, starts, *shape)
+    weights = jnp.transpose(weights, (4, 1, 3, 2, 0))  # key, child, copy, piece, way
+    turns = jnp.einsum("encsk,kwv->enwcsv", weights, jnp.asarray(products(ways), weights.dtype))
+    turns = turns.reshape(*turns.shape[:4], -1)
+    # The axis, if it is a row, is turned by 1 in its first way; the others are not used, and 0.
+    last = np.zeros((turns.shape[0], 1, *turns.shape[2:]))
+    last[:, :, 0] = 1.0
+    return jnp.concatenate([turns, jnp.asarray(last, turns.dtype)], axis=1)
+
+
+def _slopes(
+    slope: Float[Array, "below ways frames"], starts: int, shape: tuple[int, int]
+) -> Float[Array, "keys below+1 ways copies pieces"]:
+    """The slopes of each child's rows; the axis has 0."""
+    slope = jnp.pad(slope, ((0, 1), (0, 0), (0, 0)))
+    slope = slope.reshape(*slope.shape[:2], starts, *shape)
+    return jnp.transpose(slope, (4, 0, 1, 3, 2))
 
 
 def _all_rows(level: Level, made_of: Top, starts: list[int]) -> Float[Array, "keys _ copies width"]:
@@ -227,11 +270,6 @@ def _starts(above: tuple[Level, ...]) -> list[int]:
     return functools.reduce(lambda starts, level: _cuts(level, starts), above[::-1], [0])
 
 
-def _piece_of(width: int, starts: list[int]) -> Int[np.ndarray, " width"]:
-    """To which piece each column belongs. Columns between pieces, full of 0, to the one before."""
-    return np.maximum(np.searchsorted(starts, np.arange(width), side="right") - 1, 0)
-
-
 def _weighed(
     rows: Float[Array, "*#rows width"], weights: Float[Array, "*#rows pieces"], starts: list[int]
 ) -> Float[Array, "*rows width"]:
@@ -250,9 +288,16 @@ def _weighed(
 
 
 def _placed(
-    vectors: Float[Array, "rows size frames"], above: tuple[Level, ...], shape: tuple[int, int]
-) -> Float[Array, "keys rows copies width"]:
-    """Vectors at the places in rows where they will be in the end: 0 at the heads of reflections."""
+    vectors: Float[Array, "rows size frames"],
+    above: tuple[Level, ...],
+    shape: tuple[int, int],
+    more: int = 0,
+) -> Float[Array, "keys _ copies width"]:
+    """Vectors at the places in rows where they will be in the end: 0 at the heads of reflections.
+
+    And so many `more` vectors that are 0.
+    """
+    vectors = jnp.pad(vectors, ((0, more), (0, 0), (0, 0)))
     rows, size, _ = vectors.shape
     pieces = vectors.reshape(rows, size, -1, shape[0] * shape[1])
     parts, end = [], 0
@@ -275,7 +320,9 @@ def _across(supply: Supply, level: Level, copies: int) -> Float[Array, "number s
     ways, small = level.ways, level.below.size
     below = _across(supply, level.below, copies * ways)
     child = jnp.swapaxes(below.reshape(*below.shape[:2], ways, -1), 1, 2)  # row, way, coordinate
-    turns = jnp.transpose(_turns(supply, level, copies), (2, 0, 1, 3))  # row, way, way below
+    turns = jnp.transpose(
+        _turns(_weights(supply, level, copies)), (2, 0, 1, 3)
+    )  # row, way, way below
     turned = child[:, None] * turns[:, :, :, None]
     rows = level.number - level.complete
     if not level.odd:
@@ -297,11 +344,7 @@ def _products_across(
     rest: Float[Array, "ways small frames"],
 ) -> Float[Array, "rows ways frames"]:
     """Scalar products of turned directions with the axis, from the fewer below and turned like them."""
-    small = child.shape[2]
-    if small > _SHORT:
-        along = jnp.sum(child * rest, axis=2)
-    else:  # term by term: sums along an axis that is not the last are slow
-        along = _sum(child[:, :, i] * rest[:, i] for i in range(small))
+    along = jax.vmap(_products, (1, 0), 1)(child, rest)
     return _sum(turns[:, :, v] * along[:, None, v] for v in range(child.shape[1]))
 
 
@@ -309,8 +352,14 @@ def _sum(terms: Iterable[Array]) -> Array:
     return functools.reduce(operator.add, terms)
 
 
-def _turns(supply: Supply, level: Level, copies: int) -> Float[Array, "ways ways below frames"]:
-    """The p x p orthogonal matrices that turn p frames into one: one for each direction below.
+def _turns(weights: Float[Array, "ways below frames"]) -> Float[Array, "ways ways below frames"]:
+    """The p x p orthogonal matrices that turn p frames into one: one for each direction below."""
+    algebra = jnp.asarray(products(len(weights)), weights.dtype)
+    return jnp.einsum("kwv,kcf->wvcf", algebra, weights)
+
+
+def _weights(supply: Supply, level: Level, copies: int) -> Float[Array, "ways below frames"]:
+    """The first rows of the matrices that turn p frames into one, from which the others follow.
 
     A unit vector w whose squares are Dirichlet(m/2, .., m/2) is split in halves again and again. Two
     halves of dimension h share the square as cos^2 t : sin^2 t ~ Beta(h/2, h/2), which makes cos 2t
@@ -328,8 +377,7 @@ def _turns(supply: Supply, level: Level, copies: int) -> Float[Array, "ways ways
         halves = [jnp.sqrt(jnp.maximum(1.0 + sign * double, 0.0) / 2.0) for sign in (1, -1)]
         weights = jnp.stack([weights * half for half in halves], axis=1)
         weights = weights.reshape(2 * pieces, *weights.shape[2:])
-    weights = weights * signs.reshape(weights.shape)
-    return jnp.einsum("kwv,kcf->wvcf", jnp.asarray(products(ways), supply.dtype), weights)
+    return weights * signs.reshape(weights.shape)
 
 
 def _unit(vectors: Float[Array, "size frames"]) -> Float[Array, "size frames"]:

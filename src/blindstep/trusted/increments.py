@@ -6,6 +6,7 @@ through in chunks, so that memory is that of one chunk: never records x directio
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,8 +20,9 @@ from blindstep.trusted.estimators import Estimator, Query, Sharing
 from blindstep.trusted.stored import stored, true_for
 
 Evaluate = Callable[[Float[Array, "2 q dim"], PyTree], Float[Array, "2 q"]]
-# What the directions of the record at a place of the batch are made of, or those that all share.
-Prepared = Callable[[Int[Array, ""]], PyTree]
+# What the directions are made of: of so many records from a place of the batch on, in one leading
+# axis; or, where all share a frame, of that, whatever is asked for.
+Prepared = Callable[[Int[Array, ""] | int, int], PyTree]
 
 # Numbers held at once for probe points: 2^21 float64 are 16 MiB.
 _BUDGET = 2**21
@@ -88,11 +90,25 @@ def prepare_steps(
     made = estimator.prepare(keys)
 
     def of_step(step: Int[Array, ""]) -> Prepared:
-        return lambda place: jax.tree.map(
-            lambda leaf: leaf[step if shared else step * batch + place], made
+        if shared:
+            return lambda _, __: jax.tree.map(lambda leaf: leaf[step], made)
+        # Chunks that do not fit into the batch would reach beyond the end of the last step.
+        return lambda first, some: (_neighbours if batch % some == 0 else _taken)(
+            made, step * batch + first, some
         )
 
     return of_step
+
+
+def _neighbours(made: PyTree, first: Int[Array, ""] | int, some: int) -> PyTree:
+    """`some` of what was made, from number `first` on: there are so many."""
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, some), made)
+
+
+def _taken(made: PyTree, first: Int[Array, ""] | int, some: int) -> PyTree:
+    """`some` of what was made, from number `first` on; past the end, the last one again."""
+    which = first + jnp.arange(some)
+    return jax.tree.map(lambda leaf: jnp.take(leaf, which, axis=0, mode="clip"), made)
 
 
 def increment(
@@ -130,13 +146,10 @@ def _sum_of_sharers(
 ) -> Float[Array, " release_dim"]:
     """The sum of the estimates of all records, which share a frame."""
     batch = jax.tree.leaves(records)[0].shape[0]
-    if prepared is None:
-        frame = estimator.prepare_one(query.key)
-    else:
-        frame = prepared(jnp.asarray(0))
+    frame = estimator.prepare_one(query.key) if prepared is None else prepared(0, 1)
 
-    def take(rows: Int[Array, " some"]) -> Float[Array, "some q"]:
-        chosen = jax.tree.map(lambda leaf: leaf[rows], records)
+    def take(first: Int[Array, ""]) -> Float[Array, "some q"]:
+        chosen = _taken(records, first, chunk.records)
         return _shared(estimator, query, evaluate, chunk, frame, chosen)
 
     total = _sum_over(take, jnp.zeros(estimator.number), batch, chunk.records, batch)
@@ -144,7 +157,7 @@ def _sum_of_sharers(
 
 
 def _sum_over(
-    estimates: Callable[[Int[Array, " some"]], Float[Array, "some n"]],
+    estimates: Callable[[Int[Array, ""]], Float[Array, "size n"]],
     start: Float[Array, " n"],
     number: int,
     size: int,
@@ -152,14 +165,13 @@ def _sum_over(
 ) -> Float[Array, " n"]:
     """`start` and the sum of the estimates of records 0 .. number-1, `size` of them at a time.
 
-    Those from number `counts` on do not count.
+    `estimates` gives those of the records from a number on. Those from number `counts` on do not
+    count, nor what the last chunk has past the end.
     """
 
     def take(total: Array, first: Int[Array, ""]) -> tuple[Array, None]:
-        rows = first + jnp.arange(size)
-        # Past the end the last record is evaluated once more, and does not count either.
-        some = estimates(jnp.minimum(rows, number - 1))
-        some = jnp.where((rows < jnp.minimum(counts, number))[:, None], some, 0.0)
+        counted = first + jnp.arange(size) < jnp.minimum(counts, number)
+        some = jnp.where(counted[:, None], estimates(first), 0.0)
         return total + jnp.sum(some, axis=0), None
 
     return jax.lax.scan(take, start, jnp.arange(0, number, size))[0]
@@ -174,26 +186,22 @@ def _sum_of_own(
     prepared: Prepared | None,
 ) -> Float[Array, " dim"]:
     """The sum of all records' estimates, each along directions of its own."""
-    batch = jax.tree.leaves(records)[0].shape[0]
-    size = batch if prepared is not None else min(max(chunk.drawn, chunk.records), batch)
+    batch, some = jax.tree.leaves(records)[0].shape[0], chunk.records
+    # Whole chunks are drawn, even if the last one is longer than what is left of the batch.
+    whole = -(-batch // some) * some
+    size = whole if prepared is not None else min(max(chunk.drawn // some, 1) * some, whole)
 
-    def draw(places: Int[Array, " some"]) -> Prepared:
-        made = estimator.prepare(draws.fold_in(query.key, places))
-        return lambda place: jax.tree.map(lambda leaf: leaf[place], made)
+    def draw(first: Int[Array, ""]) -> Prepared:
+        made = estimator.prepare(draws.fold_in(query.key, first + jnp.arange(size)))
+        return functools.partial(_neighbours, made)
 
     def take(total: Array, first: Int[Array, ""]) -> tuple[Array, None]:
-        own = draw(first + jnp.arange(size)) if prepared is None else prepared
+        own = prepared if prepared is not None else draw(first)
 
-        def estimates(rows: Int[Array, " some"]) -> Float[Array, "some dim"]:
-            places = jnp.minimum(first + rows, batch - 1)
-            chosen = jax.tree.map(lambda leaf: leaf[places], records)
-            return jax.vmap(
-                lambda place, record: _own(
-                    estimator, query, evaluate, chunk, lambda: own(place), record
-                )
-            )(rows, chosen)
+        def estimates(later: Int[Array, ""]) -> Float[Array, "some dim"]:
+            made, chosen = lambda: own(later, some), _taken(records, first + later, some)
+            return _own(estimator, query, evaluate, chunk, made, chosen)
 
-        some = min(chunk.records, size)
         return _sum_over(estimates, total, size, some, batch - first), None
 
     return jax.lax.scan(take, jnp.zeros(estimator.dim), jnp.arange(0, batch, size))[0]
@@ -204,19 +212,29 @@ def _own(
     query: Query,
     evaluate: Evaluate,
     chunk: Chunk,
-    made_of: Callable[[], PyTree],
-    record: PyTree,
-) -> Float[Array, " dim"]:
-    """One record's estimate along directions of its own, in all d coordinates."""
-    if chunk.directions == estimator.number:
-        true = true_for(jax.random.key_data(query.key))
-        directions = stored(true, lambda: join(estimator.rows(made_of())))
-        points = stored(true, lambda u, asked: estimator.probes(asked, (u,)), directions, query)
-        coefficients, valid = estimator.coefficients(query, evaluate(points, record))
-        total = _lift(coefficients, directions)
-    else:
-        total, valid = _own_in_chunks(estimator, query, evaluate, chunk, made_of(), record)
-    return estimator.enforce(query.kind, total, valid)
+    made: Callable[[], PyTree],
+    records: PyTree,
+) -> Float[Array, "some dim"]:
+    """Some records' estimates along directions of their own, in all d coordinates."""
+    if chunk.directions < estimator.number:
+        one = functools.partial(_own_in_chunks, estimator, query, evaluate, chunk)
+        return estimator.enforce(query.kind, *jax.vmap(one)(made(), records))
+    true = true_for(jax.random.key_data(query.key))
+
+    def points_along(directions: Float[Array, "q dim"]) -> Float[Array, "2*q dim"]:
+        return estimator.probes(query, (directions,)).reshape(-1, estimator.dim)
+
+    def along(
+        directions: Float[Array, "q dim"], points: Float[Array, "2*q dim"], record: PyTree
+    ) -> tuple[Float[Array, " dim"], Bool[Array, ""]]:
+        values = evaluate(points.reshape(2, *directions.shape), record)
+        coefficients, valid = estimator.coefficients(query, values)
+        return _lift(coefficients, directions), valid
+
+    directions = stored(true, lambda: jax.vmap(lambda own: join(estimator.rows(own)))(made()))
+    # All points in one axis: XLA evaluates most losses faster there.
+    points = stored(true, jax.vmap(points_along), directions)
+    return estimator.enforce(query.kind, *jax.vmap(along)(directions, points, records))
 
 
 def _own_in_chunks(
