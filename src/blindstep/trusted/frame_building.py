@@ -127,8 +127,14 @@ def choose(rows: Float[Array, "rows ..."], which: Int[Array, " some"]) -> Float[
 
 
 def squared_lengths(vectors: Float[Array, "size frames"]) -> Float[Array, " frames"]:
-    """In float64: a sum of many squares in float32 would be off by their number."""
-    return jnp.sum(jnp.square(vectors.astype(jnp.float64)), axis=0)
+    """Off by a few roundings: few squares are added in pairs, many in float64."""
+    if len(vectors) > _SHORT:
+        return jnp.sum(jnp.square(vectors.astype(jnp.float64)), axis=0)
+    squares = [vector * vector for vector in vectors]
+    while len(squares) > 1:
+        pairs = zip(squares[::2], squares[1::2], strict=False)
+        squares = [a + b for a, b in pairs] + squares[len(squares) // 2 * 2 :]
+    return squares[0]
 
 
 # --- along vectors: the last levels ------------------------------------------------------------------
