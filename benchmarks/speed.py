@@ -30,11 +30,22 @@ RESULTS = Path(__file__).parent / "results"
 # On an accelerator more records fill the machine; the networks' batches are those of the issue first.
 PROBLEMS = {
     "svm": lambda: speed_problems.svm(),
-    "paper": lambda: speed_problems.svm(preset="paper"),
     "network-826": lambda: speed_problems.small_network(),
     "network-100180": lambda: speed_problems.large_network(),
     "network-826-wide": lambda: speed_problems.small_network(batch=50_000),
     "network-100180-wide": lambda: speed_problems.large_network(batch=16_384),
+}
+# The SVM at preset `tight`, and at `paper` with independent directions: from this library's generator,
+# and from `jax.random.normal` (in float64, as its first version drew them).
+PRESETS = {
+    "tight": lambda: speed_problems.svm(),
+    "paper": lambda: speed_problems.svm(preset="paper"),
+    "paper, jax.random.normal in float32": lambda: speed_problems.svm(
+        preset="paper", sampler=speed_problems.PlainSphere("float32")
+    ),
+    "paper, jax.random.normal in float64": lambda: speed_problems.svm(
+        preset="paper", sampler=speed_problems.PlainSphere("float64")
+    ),
 }
 GROWTH = {
     "records, svm": [(n, lambda n=n: speed_problems.svm(n)) for n in (512, 1024, 2048, 4096)],
@@ -93,6 +104,20 @@ def timed(problem: Problem, repetitions: int) -> dict[str, Any]:
         "full_bytes": full.bytes,
         "bare_bytes": bare.bytes,
         "all_seconds": seconds.tolist(),
+    }
+
+
+def presets(repetitions: int) -> dict[str, Any]:
+    """The presets in turn: microseconds for a record, and how many times as long as `tight`."""
+    problems = [make() for make in PRESETS.values()]
+    seconds = in_turn([speed_programs.full(problem) for problem in problems], repetitions)
+    records = [problem.records for problem in problems]
+    of_record = 1e6 * seconds / np.asarray(records)
+    return {
+        "presets": list(PRESETS),
+        "records": records,
+        "microseconds_per_record": np.median(of_record, axis=0).tolist(),
+        "times_as_long_as_tight": np.median(of_record / of_record[:, :1], axis=0).tolist(),
     }
 
 
@@ -175,6 +200,8 @@ def child(task: list[str], repetitions: int) -> dict[str, Any]:
     with jax.enable_x64(True):
         if task[0] == "time":
             return timed(PROBLEMS[task[1]](), repetitions)
+        if task[0] == "presets":
+            return presets(repetitions)
         if task[0] == "growth":
             return grown(task[1], repetitions)
         if task[0] == "model":
@@ -208,7 +235,7 @@ def main() -> None:
         return
     tasks = [["time", name] for name in PROBLEMS if options.device or "wide" not in name]
     if not options.device:
-        tasks += [["growth", name] for name in GROWTH]
+        tasks += [["presets"], *(["growth", name] for name in GROWTH)]
         tasks += [["model", "networks"]]
         tasks += [["peers", name] for name in ("svm", "network-826", "network-100180")]
         tasks += [["stream", str(n)] for n in (100_000, 1_000_000)]

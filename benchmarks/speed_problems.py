@@ -11,12 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int, Key
 
 import blindstep as bs
 from blindstep.optimize.plan import Plan
+from blindstep.trusted.directions import Directions, Parts, Sphere
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Problem:
         data: records, one row each; as many as one epoch needs.
         plan: of a run; its first epoch is timed.
         numpy_loss: the same loss of a flat vector and one record, for the NumPy twin.
+        sampler: directions that replace the plan's.
     """
 
     name: str
@@ -38,6 +42,7 @@ class Problem:
     data: tuple[np.ndarray, np.ndarray]
     plan: Plan
     numpy_loss: Callable[..., float]
+    sampler: Directions | None = None
 
     @property
     def records(self) -> int:
@@ -68,7 +73,31 @@ def _svm_numpy(x: np.ndarray, record: tuple[np.ndarray, float]) -> float:
     return hinge + _REGULAR * float(np.minimum(np.abs(x), _CAP).sum())
 
 
-def svm(horizon: int = 1024, preset: str = "tight") -> Problem:
+class PlainSphere(Sphere):
+    """Independent directions from `jax.random.normal`, as people draw them.
+
+    The first version of this library did so too, in float64.
+    """
+
+    drawn_in: str = eqx.field(static=True)
+
+    def rows(
+        self,
+        prepared: tuple[Key[Array, ""], Float[Array, "0"]],
+        which: Int[Array, " some"] | None,
+        number: int,
+        dim: int,
+    ) -> Parts:
+        """Normalised Gaussian vectors, one key for each."""
+        key, like = prepared
+        which = jnp.arange(number) if which is None else which
+        keys = jax.vmap(lambda j: jax.random.fold_in(key, j))(which)
+        normal = jax.vmap(lambda k: jax.random.normal(k, (dim,), self.drawn_in))(keys)
+        unit = normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
+        return (unit.astype(like.dtype),)
+
+
+def svm(horizon: int = 1024, preset: str = "tight", sampler: Directions | None = None) -> Problem:
     """Capped-l1 SVM, d = 123: full frames for each record, variance reduction, B1 = T + 1, B2 = 1.
 
     Preset `paper` is the same run with independent directions and the tree.
@@ -84,7 +113,8 @@ def svm(horizon: int = 1024, preset: str = "tight") -> Problem:
         records=records, dim=dim, privacy=_PRIVACY, radius=0.1, lipschitz=4.0, gap=1.0, **choices
     )
     params = np.zeros(dim, np.float32)
-    return Problem(f"svm-{preset}", svm_loss, params, (features, labels), plan, _svm_numpy)
+    data = (features, labels)
+    return Problem(f"svm-{preset}", svm_loss, params, data, plan, _svm_numpy, sampler)
 
 
 def network_loss(params: dict[str, jax.Array], record: tuple[jax.Array, jax.Array]) -> jax.Array:

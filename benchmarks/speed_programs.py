@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,6 +55,8 @@ def _program(lower: Callable[[], Any], arguments: tuple[Any, ...], layout: str =
 def full(problem: Problem) -> Program:
     """One epoch of the compiled driver: the code that `blindstep.minimize` runs."""
     machine, keys = problem.plan.build(), fresh_keys(3)
+    if problem.sampler is not None:
+        machine = eqx.tree_at(lambda m: m.oracle.estimator.sampler, machine, problem.sampler)
     space = ParameterSpace.of(problem.params)
     first, diffs = next(compiled.epochs_of_rows(machine, keys.public, 0))
     arguments = (

@@ -265,13 +265,12 @@ def _lift(
 ) -> Float[Array, " dim"]:
     """sum_j c_j u_j of one record, in the precision of the directions: it is clipped afterwards.
 
-    Coefficients are scaled to at most 1 on the way, so that none overflows in float32.
+    In float32 coefficients count as at most 2^96, so that no sum of them overflows: a loss whose
+    slope is more than that has no direction to speak of.
     """
-    if directions.dtype == jnp.float64:
-        return coefficients @ directions
-    scale = jnp.maximum(jnp.max(jnp.abs(coefficients)), jnp.finfo(jnp.float64).tiny)
-    small = (coefficients / scale).astype(directions.dtype)
-    return scale * (small @ directions).astype(jnp.float64)
+    largest = jnp.finfo(directions.dtype).max ** 0.75
+    small = jnp.clip(coefficients, -largest, largest).astype(directions.dtype)
+    return (small @ directions).astype(jnp.float64)
 
 
 def _shared(
