@@ -91,16 +91,16 @@ MUTANTS = (
     mutant(
         "noise x 0.9: in the generator",
         RANDOMNESS,
-        "radius, angle = jnp.sqrt(-2.0 *",
-        "radius, angle = 0.9 * jnp.sqrt(-2.0 *",
+        "radius = jnp.sqrt(-2.0 *",
+        "radius = 0.9 * jnp.sqrt(-2.0 *",
         TIGHT,
         "tests/test_randomness.py::test_the_law_is_standard_normal",
     ),
     mutant(
         "noise x 0.9: in the BLT",
         "trusted/blt.py",
-        "filtered = draw - ",
-        "filtered = 0.9 * draw - ",
+        "filtered = draw",
+        "filtered = 0.9 * draw",
         "audit --records 2000 --oracle variance-reduced --horizon 8 --mechanism blt",
     ),
     mutant(
@@ -186,8 +186,8 @@ MUTANTS = (
     mutant(
         "each draw in two coordinates",
         RANDOMNESS,
-        "[radius * jnp.cos(angle), radius * jnp.sin(angle)]",
-        "[radius * jnp.cos(angle), radius * jnp.cos(angle)]",
+        "[radius * cosine, radius * sine]",
+        "[radius * cosine, radius * cosine]",
         "tests/test_randomness.py::test_no_two_draws_coincide_within_and_between_runs",
     ),
     mutant(
@@ -273,8 +273,8 @@ MUTANTS = (
         (
             (
                 INCREMENTS,
-                "    return estimator.enforce(query.kind, total, valid)",
-                "    return jnp.where(valid, total, 0.0)",
+                "    return estimator.enforce(query.kind, estimates, valid)",
+                "    return jnp.where(valid[:, None], estimates, 0.0)",
             ),
             (
                 INCREMENTS,

@@ -33,8 +33,9 @@ def as_on(monkeypatch):
     jax.clear_caches()
 
 
-@pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize("horizon", [4, 12])
+@pytest.mark.parametrize(
+    ("name", "horizon"), [*((name, 12) for name in PLANS), ("a batch's frame", 4)]
+)
 def test_a_run_is_the_same_on_an_accelerator(as_on, monkeypatch, name, horizon):
     # Groups of a few steps, so that 12 steps are several of them.
     few = dataclasses.replace(evaluation._ACCELERATOR, cache=4 * 64 * DIM)

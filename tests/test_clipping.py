@@ -10,8 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import blindstep as bs
-from blindstep.trusted.estimators import Estimator, Kind
-from blindstep.trusted.frames import Haar
+from blindstep.trusted.directions import Sphere
+from blindstep.trusted.estimators import Estimator, Kind, Query
+from blindstep.trusted.frames import Haar, Structured
+from blindstep.trusted.increments import Chunk, increment
 
 BOUNDS = [1.0, 1 / 3, 1e-150, 1e150, float(np.nextafter(1.0, 2.0))]
 _enforce = jax.jit(
@@ -60,3 +62,16 @@ def test_fraction_clipped_is_counted_on_public_records(sampler):
         sampler=sampler,
     )
     assert bs.fraction_clipped(slope, jnp.zeros(4), data, plan) == pytest.approx(2 / 5)
+
+
+@pytest.mark.parametrize("slope", [10.0, 1e25, 1e40, 1e300])
+@pytest.mark.parametrize("sampler", [Structured(), Sphere()])
+def test_no_slope_is_too_steep_for_float32(sampler, slope):
+    """An overflow on the way would make the record count 0."""
+    whole = Estimator(5, 5, sampler, 0.5, 0.5, bs.Clip(1.0, 1.0)).working_in("float32")
+    query = Query(jnp.zeros(5), jnp.zeros(5), jax.random.key(0), Kind.GRAD)
+    evaluate = lambda points, record: slope * points[..., 0].astype(float) * record  # noqa: E731
+    for chunk in (Chunk(1, 5), Chunk(1, 2)):
+        moved = np.asarray(increment(whole, query, evaluate, jnp.ones(1), chunk))
+        assert 1.0 - 1e-6 < np.linalg.norm(moved) <= 1.0
+        assert moved[0] > 0

@@ -37,6 +37,21 @@ def test_the_law_is_standard_normal(scale, normal):
     assert bool(p > 1e-6) is normal
 
 
+def test_the_circle_is_round():
+    ends = np.arange(65) / 64
+    turns = [
+        np.random.default_rng(0).uniform(size=100_000),
+        ends,
+        np.nextafter(ends, 0),
+        [2.0**-65],
+    ]
+    turns = np.concatenate(turns)
+    cosine, sine = map(np.asarray, jax.jit(randomness._on_circle)(jnp.asarray(turns)))
+    angle = 2 * np.longdouble("3.14159265358979323846264338327950288") * turns
+    np.testing.assert_allclose(cosine, np.cos(angle).astype(float), rtol=0, atol=2.0**-51)
+    np.testing.assert_allclose(sine, np.sin(angle).astype(float), rtol=0, atol=2.0**-51)
+
+
 def test_draws_are_uncorrelated_across_steps_blocks_and_coordinates():
     z = draws(randomness.fresh_keys(4).noise, 16, 16, 4096)
     flat = z.reshape(256, 4096)

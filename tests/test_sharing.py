@@ -76,7 +76,7 @@ def test_chunks_of_many_directions_change_nothing_for_shared_frames(sharing):
     batch = jnp.asarray(np.random.default_rng(1).normal(size=(BATCH, 70)))
     whole = increment(estimator, asked, evaluate, batch, Chunk(BATCH, 24))
     assert len(estimator.rows(estimator.prepare_one(asked.key))) == 2
-    for directions in (7, 9, 12, 23):
+    for directions in (7, 23):
         np.testing.assert_allclose(
             increment(estimator, asked, evaluate, batch, Chunk(3, directions)), whole, atol=1e-13
         )
@@ -86,10 +86,11 @@ def test_chunks_of_many_directions_change_nothing_for_shared_frames(sharing):
 def test_chunks_change_nothing_for_shared_frames(sharing):
     estimator, asked = make(sharing), query(Kind.GRAD)
     batch = jnp.asarray(np.random.default_rng(1).normal(size=(BATCH, DIM)))
-    whole = increment(estimator, asked, evaluate, batch, Chunk(BATCH, NUMBER))
+    take = eqx.filter_jit(increment)
+    whole = take(estimator, asked, evaluate, batch, Chunk(BATCH, NUMBER))
     for chunk in (Chunk(1, 1), Chunk(3, 2), Chunk(4, 3)):
         np.testing.assert_allclose(
-            increment(estimator, asked, evaluate, batch, chunk), whole, rtol=0, atol=1e-14
+            take(estimator, asked, evaluate, batch, chunk), whole, rtol=0, atol=1e-14
         )
 
 

@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from blindstep.errors import InvalidArgument, count
 from blindstep.trusted import draws
-from blindstep.trusted.directions import Directions, Parts
+from blindstep.trusted.directions import Directions, Parts, first_of
 from blindstep.trusted.frame_building import Supply, Top, choose, grow, squared_lengths, top
 from blindstep.trusted.frame_levels import Level, cut
 
@@ -125,6 +125,9 @@ class Structured(Frame):
     ) -> tuple[Top, ...]:
         """For each size of block what its last level is made of: a half to an eighth of the frame."""
         _require_fit(number, dim)
+        if keys.size > 1 and jax.default_backend() != "cpu":
+            # An accelerator is slow at turning arrays around whose last axis is the key.
+            return jax.vmap(lambda key: first_of(self.prepare(key[None], number, dim, dtype)))(keys)
         blocks = cut(number, dim)
         weighed = sum(copies for copies, _ in blocks) > 1
         levels = [(copies, Level(number, size)) for copies, size in blocks]
@@ -165,8 +168,9 @@ class Structured(Frame):
 
         A turn is orthogonal for every w up to |w|, which is 1 within a few u whatever was rounded
         before; a rounded product of matrices moves each row by a few u, hence the frame by sqrt(q)
-        times that; a reflection adds the error of a scalar product, at most (size + 8) u for unit
-        vectors, and its own arithmetic.
+        times that; a reflection adds sqrt(2) times the error of a scalar product, and its own
+        arithmetic. Products are made from those below: an error of sqrt(2) (size + 8) u at each
+        reflection on the way, whose sizes halve, and of a few u at each turn.
         """
         worst = 0.0
         for _, size in cut(number, dim):

@@ -216,9 +216,22 @@ def _own(
     records: PyTree,
 ) -> Float[Array, "some dim"]:
     """Some records' estimates along directions of their own, in all d coordinates."""
-    if chunk.directions < estimator.number:
+    if chunk.directions == estimator.number:
+        estimates, valid = _own_at_once(estimator, query, evaluate, made, records)
+    else:
         one = functools.partial(_own_in_chunks, estimator, query, evaluate, chunk)
-        return estimator.enforce(query.kind, *jax.vmap(one)(made(), records))
+        estimates, valid = jax.vmap(one)(made(), records)
+    return estimator.enforce(query.kind, estimates, valid)
+
+
+def _own_at_once(
+    estimator: Estimator,
+    query: Query,
+    evaluate: Evaluate,
+    made: Callable[[], PyTree],
+    records: PyTree,
+) -> tuple[Float[Array, "some dim"], Bool[Array, " some"]]:
+    """Some records' estimates before anything is enforced, and whether all their values were finite."""
     true = true_for(jax.random.key_data(query.key))
 
     def points_along(directions: Float[Array, "q dim"]) -> Float[Array, "2*q dim"]:
@@ -234,7 +247,7 @@ def _own(
     directions = stored(true, lambda: jax.vmap(lambda own: join(estimator.rows(own)))(made()))
     # All points in one axis: XLA evaluates most losses faster there.
     points = stored(true, jax.vmap(points_along), directions)
-    return estimator.enforce(query.kind, *jax.vmap(along)(directions, points, records))
+    return jax.vmap(along)(directions, points, records)
 
 
 def _own_in_chunks(
@@ -265,10 +278,9 @@ def _lift(
 ) -> Float[Array, " dim"]:
     """sum_j c_j u_j of one record, in the precision of the directions: it is clipped afterwards.
 
-    In float32 coefficients count as at most 2^96, so that no sum of them overflows: a loss whose
-    slope is more than that has no direction to speak of.
+    Coefficients count as at most 2^96 in float32 (2^768 in float64), so that no sum of them overflows.
     """
-    largest = jnp.finfo(directions.dtype).max ** 0.75
+    largest = 2.0 ** (0.75 * jnp.finfo(directions.dtype).maxexp)
     small = jnp.clip(coefficients, -largest, largest).astype(directions.dtype)
     return (small @ directions).astype(jnp.float64)
 
