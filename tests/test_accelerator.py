@@ -10,6 +10,8 @@ import pytest
 import blindstep as bs
 from blindstep.drivers import evaluation
 from blindstep.trusted import randomness
+from blindstep.trusted.directions import first_of
+from blindstep.trusted.frames import Structured
 from losses import capped_distance
 
 DIM = 150
@@ -62,3 +64,28 @@ def test_the_cipher_gives_the_same_words_on_an_accelerator(as_on):
     here = np.asarray(randomness.chacha20(key, nonce, 3))
     as_on("gpu")
     np.testing.assert_array_equal(randomness.chacha20(key, nonce, 3), here)
+
+
+def products_in(jaxpr):
+    """All matrix products of a program, those of its inner programs too."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation
+        for value in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "jaxpr")):
+            yield from products_in(value.jaxpr) if hasattr(value, "jaxpr") else ()
+
+
+@pytest.mark.parametrize(("number", "dim"), [(123, 123), (64, 200), (9, 9)])
+def test_no_frame_is_made_by_products_that_round_to_ten_bits(as_on, number, dim):
+    """As an accelerator's do by default: a frame would be stretched by more than its slack."""
+    as_on("gpu")
+
+    def directions(keys):
+        prepared = Structured().prepare(keys, number, dim, jnp.float32)
+        return Structured().rows(first_of(prepared), None, number, dim)
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    for product in products_in(jax.make_jaxpr(directions)(keys).jaxpr):
+        precision = product.params["precision"]
+        assert precision is not None
+        assert set(precision) == {jax.lax.Precision.HIGHEST}

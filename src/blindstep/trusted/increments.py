@@ -279,6 +279,7 @@ def _lift(
     """sum_j c_j u_j of one record, in the precision of the directions: it is clipped afterwards.
 
     Coefficients count as at most 2^96 in float32 (2^768 in float64), so that no sum of them overflows.
+    (An accelerator may round the factors more; as the result is clipped, that is no matter of privacy.)
     """
     largest = 2.0 ** (0.75 * jnp.finfo(directions.dtype).maxexp)
     small = jnp.clip(coefficients, -largest, largest).astype(directions.dtype)
