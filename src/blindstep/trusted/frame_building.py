@@ -364,7 +364,7 @@ def _sum(terms: Iterable[Array]) -> Array:
 def _turns(weights: Float[Array, "ways below frames"]) -> Float[Array, "ways ways below frames"]:
     """The p x p orthogonal matrices that turn p frames into one: one for each direction below."""
     unit, sign = _algebra(len(weights), weights.dtype)
-    return sign[:, :, None, None] * weights[unit]
+    return weights[unit] * jnp.asarray(sign)[:, :, None, None]
 
 
 def _algebra(
