@@ -4,11 +4,12 @@
 
 Per step of b records, q directions and d parameters, with evaluations E = 2 q b,
 
-    seconds = a + b0 E + b1 E d + c q d + n d
+    seconds = a + p q + b0 E + b1 E d + c q d + n d
 
-a: starting the step; b0, b1: evaluating the loss (a fixed part, and one for each parameter); c: making
-and combining directions and points; n: noise and learner. Coefficients are not negative, and fitted
-to relative errors. The three last networks, the largest, are left out of the fit and predicted.
+a: starting the step; p: starting the evaluation of a pair of points; b0, b1: evaluating the loss (a
+fixed part, and one for each parameter); c: making and combining directions and points; n: noise and
+learner. Coefficients are not negative, and fitted to relative errors. The three last networks, the
+largest, are left out of the fit and predicted.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-NAMES = ("a (step)", "b0 (evaluation)", "b1 (evaluation x parameter)", "c (q d)", "n (d)")
+NAMES = ("a (step)", "p (q)", "b0 (evaluation)", "b1 (evaluation x parameter)", "c (q d)", "n (d)")
 
 
 def features(shape: dict[str, int]) -> np.ndarray:
     """What each coefficient is multiplied with, for a whole epoch."""
     steps, q, d = shape["steps"], shape["directions"], shape["dim"]
     evaluations = shape["evaluations"]
-    return np.asarray([steps, evaluations, evaluations * d, steps * q * d, steps * d], np.float64)
+    of_step = np.asarray([1, q, evaluations / steps, evaluations / steps * d, q * d, d])
+    return steps * of_step
 
 
 def observations(results: list[dict[str, Any]]) -> list[tuple[dict[str, int], float, bool]]:
