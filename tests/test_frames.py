@@ -324,6 +324,8 @@ def test_multiplication_is_orthogonal_and_permutes_the_factor(ways):
     factor /= np.linalg.norm(factor)
     matrix = np.einsum("k,kwv->wv", factor, frame_levels.products(ways))
     np.testing.assert_allclose(matrix @ matrix.T, np.eye(ways), atol=1e-14)
+    unit, sign = frame_levels.multiplication(ways)
+    np.testing.assert_array_equal(sign * factor[unit], matrix)
     for row in matrix:
         np.testing.assert_array_equal(np.sort(np.abs(row)), np.sort(np.abs(factor)))
 

@@ -24,7 +24,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from blindstep.trusted import draws
-from blindstep.trusted.frame_levels import Level, products
+from blindstep.trusted.frame_levels import Level, multiplication
 from blindstep.trusted.stored import stored, true_for
 
 Take = Callable[[int, int], Float[Array, "rows frames"]]
@@ -237,10 +237,9 @@ def _at_places(
     ways, number, _ = weights.shape
     weights = weights.reshape(ways, number, starts, *shape)
     weights = jnp.transpose(weights, (4, 1, 3, 2, 0))  # key, child, copy, piece, way
-    unit, sign = _algebra(ways, weights.dtype)
-    turns = jnp.moveaxis(
-        sign * weights[..., unit], -2, 2
-    )  # key, child, way, copy, piece, way below
+    unit, sign = multiplication(ways)
+    turns = jnp.asarray(sign, weights.dtype) * weights[..., unit]
+    turns = jnp.moveaxis(turns, -2, 2)  # key, child, way, copy, piece, way below
     turns = turns.reshape(*turns.shape[:4], -1)
     # The axis, if it is a row, is turned by 1 in its first way; the others are not used, and 0.
     last = np.zeros((turns.shape[0], 1, *turns.shape[2:]))
@@ -363,19 +362,8 @@ def _sum(terms: Iterable[Array]) -> Array:
 
 def _turns(weights: Float[Array, "ways below frames"]) -> Float[Array, "ways ways below frames"]:
     """The p x p orthogonal matrices that turn p frames into one: one for each direction below."""
-    unit, sign = _algebra(len(weights), weights.dtype)
-    return weights[unit] * jnp.asarray(sign)[:, :, None, None]
-
-
-def _algebra(
-    ways: int, dtype: DTypeLike
-) -> tuple[Int[np.ndarray, "ways ways"], Float[np.ndarray, "ways ways"]]:
-    """Of the matrix of multiplication by x = sum_k x_k e_k: which x_k each entry is, and its sign.
-
-    Looked up and not multiplied: an accelerator rounds the factors of a matrix product to 10 bits.
-    """
-    table = products(ways)
-    return np.argmax(np.abs(table), axis=0), np.sum(table, axis=0).astype(dtype)
+    unit, sign = multiplication(len(weights))
+    return weights[unit] * jnp.asarray(sign, weights.dtype)[:, :, None, None]
 
 
 def _weights(supply: Supply, level: Level, copies: int) -> Float[Array, "ways below frames"]:

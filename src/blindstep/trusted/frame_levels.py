@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 
 @dataclass(frozen=True)
@@ -94,3 +94,15 @@ def products(ways: int) -> Float[np.ndarray, "ways ways ways"]:
 
     units = np.eye(ways)
     return np.array([[product(units[w], units[k]) for w in range(ways)] for k in range(ways)])
+
+
+def multiplication(
+    ways: int,
+) -> tuple[Int[np.ndarray, "ways ways"], Float[np.ndarray, "ways ways"]]:
+    """Of the matrix of multiplication by x = sum_k x_k e_k: which x_k each entry is, and its sign.
+
+    To be looked up, not multiplied out: an accelerator rounds the factors of a matrix product to 10
+    bits, and a frame of such turns would not be orthonormal.
+    """
+    table = products(ways)
+    return np.argmax(np.abs(table), axis=0), np.sum(table, axis=0)
