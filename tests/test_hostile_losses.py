@@ -158,5 +158,6 @@ def test_hostile_neighbours_move_one_increment_within_its_sensitivity(name, prog
 
 def test_the_cases_find_an_estimate_that_is_not_enforced():
     """The power twin: without its last line of defence the same check fails."""
-    with pytest.raises(AssertionError):
+    # Lengths that are not enforced may be too long for a float.
+    with pytest.raises(AssertionError), np.errstate(over="ignore"):
         check(*replayed("clip", answers_program, seed=6, estimator=Believing))
