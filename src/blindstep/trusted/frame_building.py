@@ -328,32 +328,27 @@ def _across(supply: Supply, level: Level, copies: int) -> Float[Array, "number s
     ways, small = level.ways, level.below.size
     below = _across(supply, level.below, copies * ways)
     child = jnp.swapaxes(below.reshape(*below.shape[:2], ways, -1), 1, 2)  # row, way, coordinate
-    turns = jnp.transpose(
-        _turns(_weights(supply, level, copies)), (2, 0, 1, 3)
-    )  # row, way, way below
-    turned = child[:, None] * turns[:, :, :, None]
+    turns = _turns(_weights(supply, level, copies))
+    # Row, way, way below, coordinate.
+    turned = child[:, None] * jnp.transpose(turns, (2, 0, 1, 3))[:, :, :, None]
     rows = level.number - level.complete
     if not level.odd:
         return turned.reshape(-1, level.size, turned.shape[-1])[:rows]
     axis = _unit(supply.normals(level.size, copies))
     rest = axis[1:].reshape(ways, small, -1)
-    along = stored(supply.true, _products_across, child, turns, rest)
+    along = stored(
+        supply.true,
+        lambda below, turns, rest: _turned(functools.partial(_products, below), turns, 1, rest),
+        below,
+        turns,
+        axis[1:],
+    )
     head = jnp.where(axis[0] < 0, 1.0, -1.0).astype(axis.dtype) * along
     slope = along / (1.0 + jnp.abs(axis[0]))
     tail = turned - slope[:, :, None, None] * rest
     parts = [head[:, :, None], tail.reshape(*tail.shape[:2], ways * small, -1)]
     reflected = jnp.concatenate(parts, axis=2).reshape(-1, level.size, axis.shape[1])[:rows]
     return jnp.concatenate([reflected, axis[None]]) if level.complete else reflected
-
-
-def _products_across(
-    child: Float[Array, "rows ways small frames"],
-    turns: Float[Array, "rows ways ways frames"],
-    rest: Float[Array, "ways small frames"],
-) -> Float[Array, "rows ways frames"]:
-    """Scalar products of turned directions with the axis, from the fewer below and turned like them."""
-    along = jax.vmap(_products, (1, 0), 1)(child, rest)
-    return _sum(turns[:, :, v] * along[:, None, v] for v in range(child.shape[1]))
 
 
 def _sum(terms: Iterable[Array]) -> Array:

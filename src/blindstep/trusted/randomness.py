@@ -173,8 +173,7 @@ def _on_circle(turns: Float[Array, "*any"]) -> tuple[Float[Array, "*any"], Float
     """cos and sin of 2 pi x for x in [0, 1], in float64 with an error below 2^-51.
 
     x = k/4 + r with |r| <= 1/8, exactly; sums of Taylor's series at 2 pi r, up to terms of which the
-    next is below 2^-54; then k quarter turns. In plain arithmetic, which a processor does for
-    many numbers at once: its library's functions take them one by one.
+    next is below 2^-54; then k quarter turns. Plain arithmetic: fast for many numbers at once.
     """
     quarters = jnp.round(4.0 * turns)
     angle = (2.0 * jnp.pi) * (turns - 0.25 * quarters)
