@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks import speed_peers, speed_problems, speed_programs
 from benchmarks.speed_problems import Problem
+from blindstep.trusted import chacha
 from blindstep.trusted.directions import join
 from blindstep.trusted.frames import Structured
 
@@ -150,6 +151,13 @@ def stretch() -> dict[str, Any]:
     }
 
 
+def cipher() -> dict[str, Any]:
+    """Whether the kernel for the cipher gives the words of the plain loop on this device."""
+    key, tail = (jax.random.bits(jax.random.key(0), shape, "uint32") for shape in (8, (4, 100_003)))
+    same = jax.jit(chacha.by_kernel)(key, tail) == jax.jit(chacha.by_loop)(key, tail)
+    return {"cipher": "chacha20", "same": bool(same.all())}
+
+
 def shape(problem: Problem) -> dict[str, int]:
     """What the cost model (`benchmarks.speed_model`) knows of a problem."""
     return {
@@ -233,6 +241,8 @@ def child(task: list[str], repetitions: int) -> dict[str, Any]:
             return timed(ON_DEVICE[task[1]](), repetitions)
         if task[0] == "stretch":
             return stretch()
+        if task[0] == "cipher":
+            return cipher()
         if task[0] == "presets":
             return presets(repetitions)
         if task[0] == "growth":
@@ -266,7 +276,7 @@ def main() -> None:
     if options.child:
         print(json.dumps(child(options.child, options.repetitions)))
         return
-    tasks = [["device", name] for name in ON_DEVICE]
+    tasks = [["device", name] for name in ON_DEVICE] + [["cipher"]]
     if not options.device:
         tasks = [["time", name] for name in PROBLEMS]
         tasks += [["presets"], *(["growth", name] for name in GROWTH)]

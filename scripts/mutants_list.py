@@ -40,7 +40,8 @@ ORACLE, ESTIMATORS, INCREMENTS, PREFIX, RANDOMNESS, SCHEDULE, ACCOUNTING, ARITHM
         *("arithmetic", "ledger"),
     )
 )
-CONVERSION, COMPILED, SESSION = (
+CHACHA, CONVERSION, COMPILED, SESSION = (
+    "trusted/chacha.py",
     "optimize/conversion.py",
     "drivers/compiled.py",
     "drivers/session.py",
@@ -192,7 +193,7 @@ MUTANTS = (
     ),
     mutant(
         "a weak cipher",
-        RANDOMNESS,
+        CHACHA,
         "_DOUBLE_ROUNDS = 10",
         "_DOUBLE_ROUNDS = 4",
         "tests/test_randomness.py::test_chacha20_is_the_one_of_rfc_8439",

@@ -9,7 +9,7 @@ import pytest
 
 import blindstep as bs
 from blindstep.drivers import evaluation
-from blindstep.trusted import randomness
+from blindstep.trusted import chacha
 from blindstep.trusted.directions import first_of
 from blindstep.trusted.frames import Structured
 from losses import capped_distance
@@ -59,11 +59,13 @@ def test_a_run_is_the_same_on_an_accelerator(as_on, monkeypatch, name, horizon):
     np.testing.assert_allclose(there.history.gradient_norm, here.history.gradient_norm, rtol=1e-12)
 
 
-def test_the_cipher_gives_the_same_words_on_an_accelerator(as_on):
-    key, nonce = jnp.arange(8, dtype=jnp.uint32), jnp.asarray([1, 2, 3], jnp.uint32)
-    here = np.asarray(randomness.chacha20(key, nonce, 3))
+@pytest.mark.parametrize("blocks", [1, 90, 256])
+def test_the_cipher_gives_the_same_words_on_an_accelerator(as_on, blocks):
+    key = jnp.arange(8, dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)
+    nonce = jnp.arange(3 * 6, dtype=jnp.uint32).reshape(3, 2, 3)
+    here = np.asarray(chacha.chacha20(key, nonce, blocks))
     as_on("gpu")
-    np.testing.assert_array_equal(randomness.chacha20(key, nonce, 3), here)
+    np.testing.assert_array_equal(chacha.chacha20(key, nonce, blocks), here)
 
 
 def products_in(jaxpr):

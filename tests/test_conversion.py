@@ -11,7 +11,7 @@ import blindstep as bs
 import reference
 from blindstep.drivers.compiled import minimize
 from blindstep.optimize.conversion import Conversion
-from blindstep.optimize.learners import AdaptiveStep, ConstantStep, project
+from blindstep.optimize.learners import AdaptiveStep, ConstantStep
 from blindstep.trusted import draws
 from blindstep.trusted.randomness import fresh_keys, gaussian, public_stream
 from losses import capped_distance, capped_distance_numpy
@@ -156,7 +156,7 @@ def regret(learner, gradients):
     state, move, total = learner.init(), jnp.zeros(gradients.shape[1]), 0.0
     for g in gradients:
         total += float(g @ move)
-        state, move = learner.update(state, move, jnp.asarray(g))
+        state, move, *_ = learner.update(state, move, jnp.asarray(g))
     best = -learner.reach * np.linalg.norm(gradients.sum(0))
     return total - best
 
@@ -171,12 +171,33 @@ def test_learners_meet_their_regret_bounds(seed):
     assert regret(AdaptiveStep(reach), gradients) <= 2 * np.sqrt(2) * reach * root
 
 
-def test_constant_step_is_the_twins():
+@pytest.mark.parametrize("reach", [0.5, 50.0])
+def test_constant_step_is_the_twins(reach):
     rng = np.random.default_rng(1)
     move, gradient = rng.normal(size=4), rng.normal(size=4)
-    _, ours = ConstantStep(0.5, 0.2).update(jnp.zeros(()), jnp.asarray(move), jnp.asarray(gradient))
-    np.testing.assert_allclose(ours, reference.osd(move, gradient, 0.2, 0.5), atol=1e-15)
-    np.testing.assert_allclose(project(jnp.asarray(move), 0.1), reference.project(move, 0.1))
+    ours = ConstantStep(reach, 0.2).update(jnp.zeros(()), jnp.asarray(move), jnp.asarray(gradient))
+    np.testing.assert_allclose(ours.move, reference.osd(move, gradient, 0.2, reach), atol=1e-15)
+    np.testing.assert_allclose(ours.move_norm, np.linalg.norm(ours.move), rtol=1e-15)
+    np.testing.assert_allclose(ours.gradient_norm, np.linalg.norm(gradient), rtol=1e-15)
+
+
+@pytest.mark.parametrize("learner", [ConstantStep(0.5, 0.2), AdaptiveStep(0.5)])
+@pytest.mark.parametrize("scale", [0.0, 1e-9, 1.0, 1e9])
+def test_moves_reach_no_further_than_they_may(learner, scale):
+    state, move = learner.init(), jnp.zeros(7)
+    for gradient in scale * np.random.default_rng(2).normal(size=(30, 7)):
+        state, move, move_norm, _ = learner.update(state, move, jnp.asarray(gradient))
+        norm = np.linalg.norm(move)
+        assert norm <= learner.reach * (1 + 1e-14)
+        np.testing.assert_allclose(move_norm, norm, rtol=0, atol=1e-14)
+
+
+def test_a_step_that_takes_back_the_move_ends_at_0():
+    move = np.random.default_rng(3).normal(size=9)
+    move *= 0.4 / np.linalg.norm(move)
+    step = ConstantStep(0.5, 0.2).update(jnp.zeros(()), jnp.asarray(move), jnp.asarray(move / 0.2))
+    np.testing.assert_allclose(step.move, 0.0, atol=1e-15)
+    np.testing.assert_allclose(step.move_norm, 0.0, atol=1e-15)
 
 
 def test_adaptive_step_runs_through_a_plan():

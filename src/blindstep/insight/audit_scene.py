@@ -24,10 +24,10 @@ from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
 from blindstep.drivers.compiled import epochs_of_rows, prepare, run_blocks
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.optimize.conversion import Conversion, State
-from blindstep.optimize.learners import Learner
+from blindstep.optimize.learners import Learner, Step
 from blindstep.optimize.plan import Plan, build_oracle
 from blindstep.trusted.directions import Directions, Parts
-from blindstep.trusted.estimators import Kind
+from blindstep.trusted.estimators import Kind, length
 
 # Steps this much longer than `reach`, so that the distance of two queries is clamped for nearly
 # every draw of the path; slopes this much steeper than the bounds.
@@ -62,10 +62,11 @@ class Adversary(Learner):
 
     def update(
         self, state: Seen, move: Float[Array, " dim"], gradient: Float[Array, " dim"]
-    ) -> tuple[Seen, Float[Array, " dim"]]:
+    ) -> Step:
         """Remember, and go on."""
         values = state.values.at[state.number].set(self.lanes @ gradient)
-        return Seen(state.number + 1, values), _OVERSHOOT * self.reach * self.heading
+        move = _OVERSHOOT * self.reach * self.heading
+        return Step(Seen(state.number + 1, values), move, length(move), length(gradient))
 
 
 class Aligned(Directions):

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.learners import Learner
 from blindstep.trusted import draws
-from blindstep.trusted.estimators import Kind, Query, Sharing, length
+from blindstep.trusted.estimators import Kind, Query, Sharing
 from blindstep.trusted.oracle import NoiseAhead, Oracle, OracleState
 from blindstep.trusted.randomness import NoiseKey, public_stream
 
@@ -127,21 +127,21 @@ class Conversion(eqx.Module):
         block, in_block = self._release_of(state)
         oracle, released = self.oracle.release(state.oracle, increment, block, in_block, noise)
         gradient = self.oracle.estimator.lift(released, self._direction_key(state, public))
-        learner, move = self.learner.update(state.learner, state.move, gradient)
+        step = self.learner.update(state.learner, state.move, gradient)
         position = state.position + state.move
         fraction = draws.uniform(public_stream(public, "path"), state.step + 1, state.epoch)
         after = State(
             position=position,
-            move=move,
-            point=position + fraction * move,
+            move=step.move,
+            point=position + fraction * step.move,
             previous=state.point,
             total=state.total + state.point,
-            learner=learner,
+            learner=step.state,
             oracle=oracle,
             epoch=state.epoch,
             step=state.step + 1,
         )
-        return after, Released(length(gradient), length(move))
+        return after, Released(step.gradient_norm, step.move_norm)
 
     def noise_ahead(self, state: State, number: int, noise: NoiseKey) -> NoiseAhead:
         """The noise of the next `number` steps, for `tell`: drawn at once, used one by one."""

@@ -7,6 +7,7 @@ Delta_1 = 0. They see released gradients only, so any step size costs no privacy
 from __future__ import annotations
 
 import abc
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,10 +16,20 @@ from jaxtyping import Array, Float, PyTree
 from blindstep.trusted.estimators import length
 
 
-def project(vector: Float[Array, " dim"], radius: float | Array) -> Float[Array, " dim"]:
-    """The nearest point of the ball of that radius about 0."""
-    norm = length(vector)
-    return jnp.where(norm > radius, radius / norm, 1.0) * vector
+class Step(NamedTuple):
+    """What a learner does after a released gradient.
+
+    Attributes:
+        state: its state from now on.
+        move: Delta_{t+1}, its next move.
+        move_norm: |Delta_{t+1}|.
+        gradient_norm: |g~_t|.
+    """
+
+    state: PyTree
+    move: Float[Array, " dim"]
+    move_norm: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
 
 
 class Learner(eqx.Module):
@@ -33,7 +44,7 @@ class Learner(eqx.Module):
     @abc.abstractmethod
     def update(
         self, state: PyTree, move: Float[Array, " dim"], gradient: Float[Array, " dim"]
-    ) -> tuple[PyTree, Float[Array, " dim"]]:
+    ) -> Step:
         """The next move, after a released gradient."""
 
 
@@ -49,9 +60,10 @@ class ConstantStep(Learner):
 
     def update(
         self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
-    ) -> tuple[Float[Array, ""], Float[Array, " dim"]]:
+    ) -> Step:
         """Delta <- Pi(Delta - eta g)."""
-        return state, project(move - self.step * gradient, self.reach)
+        square = jnp.vdot(gradient, gradient)
+        return _descend(state, move, gradient, square, self.step, self.reach)
 
 
 class AdaptiveStep(Learner):
@@ -68,8 +80,24 @@ class AdaptiveStep(Learner):
 
     def update(
         self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
-    ) -> tuple[Float[Array, ""], Float[Array, " dim"]]:
+    ) -> Step:
         """Delta <- Pi(Delta - eta_t g)."""
-        state = state + jnp.vdot(gradient, gradient)
+        square = jnp.vdot(gradient, gradient)
+        state = state + square
         step = jnp.where(state > 0, jnp.sqrt(2.0) * self.reach / jnp.sqrt(state), 0.0)
-        return state, project(move - step * gradient, self.reach)
+        return _descend(state, move, gradient, square, step, self.reach)
+
+
+def _descend(
+    state: PyTree,
+    move: Float[Array, " dim"],
+    gradient: Float[Array, " dim"],
+    square: Float[Array, ""],
+    step: float | Float[Array, ""],
+    reach: float | Float[Array, ""],
+) -> Step:
+    """Pi(move - step gradient), the nearest point of the ball; `square` is |gradient|^2."""
+    moved = move - step * gradient
+    norm = length(moved)
+    scale = jnp.where(norm > reach, reach / norm, 1.0)
+    return Step(state, scale * moved, jnp.minimum(norm, reach), jnp.sqrt(square))

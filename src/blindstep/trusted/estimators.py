@@ -239,7 +239,8 @@ class Estimator(eqx.Module):
         limit = self._clamp(query)
         difference = jnp.clip(values[..., 0, :] - values[..., 1, :], -limit, limit)
         width = 2.0 * self.smoothing if query.kind is Kind.GRAD else self.smoothing
-        return (self.dim / self.number) * difference / width, jnp.all(finite, axis=(-2, -1))
+        valid = jnp.all(finite[..., 0, :] & finite[..., 1, :], axis=-1)
+        return (self.dim / self.number) * difference / width, valid
 
     def enforce(
         self, kind: Kind, estimate: Float[Array, "*records n"], valid: Bool[Array, "*records"]

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+# Blocks may be this many times as long as they must be if there are then at least so many of them.
+_LONGER, _MANY = 4, 8
+
 
 @dataclass(frozen=True)
 class Level:
@@ -66,8 +69,13 @@ class Level:
 
 
 def cut(number: int, dim: int) -> list[tuple[int, int]]:
-    """Blocks as (how many, of which size): powers of two, and one block for what is left."""
+    """Blocks as (how many, of which size): powers of two, and one block for what is left.
+
+    Where there would be many short ones, fewer that are longer: they take fewer draws and weights.
+    """
     size = 1 << (number - 1).bit_length()
+    if dim >= _MANY * _LONGER * size:
+        size *= _LONGER
     copies, left = divmod(dim, size)
     if 0 < left < number:
         copies, left = copies - 1, left + size

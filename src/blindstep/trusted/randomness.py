@@ -22,13 +22,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from blindstep.errors import InvalidArgument, NoEntropy
-from blindstep.trusted import draws
+from blindstep.trusted import chacha, draws
 from blindstep.trusted.stored import stored, true_for
 
 NoiseKey = UInt32[Array, "8"]
-_CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4")
-_WORDS_PER_BLOCK = 16
-_DOUBLE_ROUNDS = 10
 _TAYLOR = 8  # terms of the series of `_on_circle` after the first
 _GAUSSIAN_TAG = 0x626C696E  # this use of the key; another use takes another tag
 
@@ -76,59 +73,6 @@ def public_stream(key: Key[Array, ""], name: str) -> Key[Array, ""]:
     return draws.fold_in(key, tag)
 
 
-def _rotate(x: Array, bits: int) -> Array:
-    return (x << bits) | (x >> (32 - bits))
-
-
-def _quarter_round(a: Array, b: Array, c: Array, d: Array) -> tuple[Array, Array, Array, Array]:
-    a = a + b
-    d = _rotate(d ^ a, 16)
-    c = c + d
-    b = _rotate(b ^ c, 12)
-    a = a + b
-    d = _rotate(d ^ a, 8)
-    c = c + d
-    b = _rotate(b ^ c, 7)
-    return a, b, c, d
-
-
-def chacha20(
-    key: NoiseKey, nonce: UInt32[Array, "3 *many"], blocks: int
-) -> UInt32[Array, "16 *many blocks"]:
-    """The ChaCha20 key stream (RFC 8439, section 2.3) of each nonce, block counters 0 .. blocks-1.
-
-    The state is four rows of four words; a round works on all columns of many blocks at once.
-    """
-    many = nonce.shape[1:]
-    counter = jnp.broadcast_to(jnp.arange(blocks, dtype=jnp.uint32), (*many, blocks)).ravel()
-    lanes = (4, counter.size)
-    head = jnp.broadcast_to(jnp.asarray(_CONSTANTS.astype(np.uint32))[:, None], lanes)
-    body = [jnp.broadcast_to(key[i : i + 4, None], lanes) for i in (0, 4)]
-    tail = jnp.concatenate([counter[None], jnp.repeat(nonce.reshape(3, -1), blocks, axis=1)])
-    start = (head, *body, tail)
-
-    def double_round(_: int | Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
-        a, b, c, d = _quarter_round(*state)
-        # Diagonals become columns, and columns diagonals again.
-        a, b, c, d = _quarter_round(a, _turned(b, 1), _turned(c, 2), _turned(d, 3))
-        return a, _turned(b, 3), _turned(c, 2), _turned(d, 1)
-
-    # The same integers either way. An accelerator pays for each turn of a loop, and its compiler for
-    # rounds that it may all join into one.
-    if jax.default_backend() == "cpu":
-        end = jax.lax.fori_loop(0, _DOUBLE_ROUNDS, double_round, start)
-    else:
-        end = start
-        for turn in range(_DOUBLE_ROUNDS):
-            end = jax.lax.optimization_barrier(double_round(turn, end))
-    words = jnp.concatenate([last + first for last, first in zip(end, start, strict=True)])
-    return words.reshape(_WORDS_PER_BLOCK, *many, blocks)
-
-
-def _turned(row: UInt32[Array, "4 lanes"], by: int) -> UInt32[Array, "4 lanes"]:
-    return jnp.concatenate([row[by:], row[:by]])
-
-
 Address = Int[Array, "*many"] | int
 
 
@@ -142,7 +86,7 @@ def noise_words(
     """
     words = (jnp.asarray(word).astype(jnp.uint32) for word in (tag, block, step))
     nonce = jnp.stack(jnp.broadcast_arrays(*words))
-    return chacha20(key, nonce, -(-number // _WORDS_PER_BLOCK))
+    return chacha.chacha20(key, nonce, -(-number // chacha.WORDS))
 
 
 def gaussian(key: NoiseKey, block: Address, step: Address, dim: int) -> Float[Array, "*many dim"]:
