@@ -85,11 +85,11 @@ class Seen(Released):
 class SeenConversion(Conversion):
     """A machine that hands increments and releases out: where many cases run as one program."""
 
-    def tell(self, state, increment, public, noise):
+    def tell(self, state, increment, public, noise, frame=None):
         block = state.epoch * self.blocks_per_epoch + state.step // self.period
         in_block = state.step % self.period + 1
         _, released = self.oracle.release(state.oracle, increment, block, in_block, noise)
-        after, seen = super().tell(state, increment, public, noise)
+        after, seen = super().tell(state, increment, public, noise, frame)
         return after, Seen(seen.gradient_norm, seen.move_norm, increment, released)
 
 

@@ -26,7 +26,7 @@ from blindstep.drivers.storage import Storage
 from blindstep.optimize.conversion import Conversion, Released, State
 from blindstep.optimize.plan import Plan
 from blindstep.trusted import increments
-from blindstep.trusted.estimators import Kind
+from blindstep.trusted.estimators import Kind, Sharing
 from blindstep.trusted.oracle import NoiseAhead
 from blindstep.trusted.privacy import Privacy, statement
 from blindstep.trusted.randomness import NoiseKey, public_stream
@@ -223,6 +223,7 @@ def run_blocks(
     """
     estimator = machine.oracle.estimator
     evaluator = evaluation.Evaluator(loss, space, estimator, sharding)
+    shared = estimator.sharing is not Sharing.RECORD
 
     def step(
         kind: Kind,
@@ -232,26 +233,49 @@ def run_blocks(
         noise: NoiseKey | NoiseAhead = noise,
     ) -> tuple[State, Released]:
         query = machine.ask(state, kind, public)
+        frame = None
+        if shared:
+            prepared = prepared or increments.prepare_frame(estimator, query.key)
+            frame = prepared(0, 1)
         records = jax.tree.map(lambda leaf: leaf[rows], data)
         chunk = evaluation.chunk_of(estimator, records)
         moved = increments.increment(
             estimator, query, evaluator.of(rows.size), records, chunk, prepared
         )
-        return machine.tell(state, moved, public, noise)
+        return machine.tell(state, moved, public, noise, frame)
 
     def steps(
-        kind: Kind, state: State, rows: Int[Array, "steps batch"], like: Released | None = None
+        kind: Kind,
+        state: State,
+        rows: Int[Array, "steps batch"],
+        like: Released | None = None,
+        prepared: increments.Prepared | None = None,
     ) -> tuple[State, Released]:
         one = functools.partial(step, kind)
         ahead = evaluation.steps_ahead(estimator, *rows.shape, spread=sharding is not None)
         if ahead < 2:
-            return jax.lax.scan(one, state, rows)
+            return jax.lax.scan(lambda state, rows: one(state, rows, prepared), state, rows)
+
+        def key_of(state: State, later: Int[Array, ""]) -> Key[Array, ""]:
+            step = state.step + later.astype(state.step.dtype)
+            return machine.ask(eqx.tree_at(lambda s: s.step, state, step), kind, public).key
+
+        def draw(state: State) -> Callable[[Int[Array, ""]], increments.Prepared]:
+            if (of_all := prepared) is not None:
+                return lambda _: of_all
+            keys = jax.vmap(key_of, (None, 0))(state, jnp.arange(ahead))
+            return increments.prepare_steps(estimator, keys, rows.shape[1])
+
         told = like if like is not None else jax.eval_shape(one, state, rows[0])[1]
-        return _drawing_ahead(machine, kind, one, state, rows, ahead, public, noise, told)
+        return _drawing_ahead(machine, one, draw, state, rows, ahead, noise, told)
 
     def block(state: State, rows: tuple[Array, Array]) -> tuple[State, Released]:
-        state, told = step(Kind.GRAD, state, rows[0])
-        state, later = steps(Kind.DIFF, state, rows[1], told)
+        prepared = None
+        if estimator.sharing is Sharing.BLOCK:  # one frame for all its steps
+            key = machine.ask(state, Kind.GRAD, public).key
+            prepared = increments.prepare_frame(estimator, key)
+        state, told = step(Kind.GRAD, state, rows[0], prepared)
+        state, later = steps(Kind.DIFF, state, rows[1], told, prepared)
         return state, jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), told, later)
 
     if machine.period == 1:
@@ -262,32 +286,24 @@ def run_blocks(
 
 def _drawing_ahead(
     machine: Conversion,
-    kind: Kind,
     step: Callable[..., tuple[State, Released]],
+    draw: Callable[[State], Callable[[Int[Array, ""]], increments.Prepared]],
     state: State,
     rows: Int[Array, "steps batch"],
     ahead: int,
-    public: Key[Array, ""],
     noise: NoiseKey,
     like: Released,
 ) -> tuple[State, Released]:
     """Steps of one kind, one after the other, with directions and noise of several drawn at once.
 
     Directions and noise are functions of keys, known before the steps that need them. A step with
-    few records is short: drawing for one alone would take longer than the step. `like` is what a
-    step tells.
+    few records is short: drawing for one alone would take longer than the step. `draw` tells of the
+    next `ahead` steps what their directions are made of; `like` is what a step tells.
     """
-    estimator = machine.oracle.estimator
-    steps, batch = rows.shape
-
-    def key_of(state: State, later: Int[Array, ""]) -> Key[Array, ""]:
-        moved = eqx.tree_at(lambda s: s.step, state, state.step + later.astype(state.step.dtype))
-        return machine.ask(moved, kind, public).key
+    steps = len(rows)
 
     def group(state: State, start: Int[Array, ""]) -> tuple[State, Released]:
-        keys = jax.vmap(key_of, (None, 0))(state, jnp.arange(ahead))
-        prepared = increments.prepare_steps(estimator, keys, batch)
-        stock = machine.noise_ahead(state, ahead, noise)
+        prepared, stock = draw(state), machine.noise_ahead(state, ahead, noise)
 
         def one(i: Int[Array, ""], carry: tuple[State, Released]) -> tuple[State, Released]:
             state, released = step(carry[0], rows[start + i], prepared(i), stock)

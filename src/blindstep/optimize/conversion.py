@@ -122,11 +122,16 @@ class Conversion(eqx.Module):
         increment: Float[Array, " release_dim"],
         public: Key[Array, ""],
         noise: NoiseKey | NoiseAhead,
+        frame: PyTree | None = None,
     ) -> tuple[State, Released]:
-        """Release the increment through the oracle and take the learner's step."""
+        """Release the increment through the oracle and take the learner's step.
+
+        `frame` is what a shared frame's directions are made of, where that was made before.
+        """
         block, in_block = self._release_of(state)
         oracle, released = self.oracle.release(state.oracle, increment, block, in_block, noise)
-        gradient = self.oracle.estimator.lift(released, self._direction_key(state, public))
+        key = self._direction_key(state, public)
+        gradient = self.oracle.estimator.lift(released, key, frame)
         step = self.learner.update(state.learner, state.move, gradient)
         position = state.position + state.move
         fraction = draws.uniform(public_stream(public, "path"), state.step + 1, state.epoch)

@@ -162,11 +162,17 @@ class Estimator(eqx.Module):
         return join(self.rows(self.prepare_one(key)))
 
     def lift(
-        self, released: Float[Array, " release_dim"], key: Key[Array, ""]
+        self,
+        released: Float[Array, " release_dim"],
+        key: Key[Array, ""],
+        frame: PyTree | None = None,
     ) -> Float[Array, " dim"]:
-        """A released vector as a gradient: post-processing with the block's public frame."""
+        """A released vector as a gradient: post-processing with the block's public frame.
+
+        `frame` is what the directions of `key` are made of, where that was made before.
+        """
         if self.sharing is Sharing.BLOCK:
-            return self.combine(released, self.prepare_one(key))
+            return self.combine(released, self.prepare_one(key) if frame is None else frame)
         return released
 
     def combine(self, coefficients: Float[Array, " q"], prepared: PyTree) -> Float[Array, " dim"]:

@@ -77,6 +77,12 @@ def probe_points(
     return estimator.probes(query, (estimator.directions(query.key),))[None]
 
 
+def prepare_frame(estimator: Estimator, key: Key[Array, ""]) -> Prepared:
+    """What a shared frame is made of: made once, for all who use it."""
+    frame = estimator.prepare_one(key)
+    return lambda _, __: frame
+
+
 def prepare_steps(
     estimator: Estimator, keys: Key[Array, " steps"], batch: int
 ) -> Callable[[Int[Array, ""]], Prepared]:
@@ -146,7 +152,7 @@ def _sum_of_sharers(
 ) -> Float[Array, " release_dim"]:
     """The sum of the estimates of all records, which share a frame."""
     batch = jax.tree.leaves(records)[0].shape[0]
-    frame = estimator.prepare_one(query.key) if prepared is None else prepared(0, 1)
+    frame = (prepared or prepare_frame(estimator, query.key))(0, 1)
 
     def take(first: Int[Array, ""]) -> Float[Array, "some q"]:
         chosen = _taken(records, first, chunk.records)
