@@ -126,9 +126,12 @@ def network_loss(params: dict[str, jax.Array], record: tuple[jax.Array, jax.Arra
 
 
 def network(
-    inputs: int, hidden: int, *, directions: int, batch: int, steps: int, sharing: str = "batch"
+    inputs: int, hidden: int, *, directions: int, batch: int, steps: int, sharing: str = "block"
 ) -> Problem:
-    """A ReLU network for 10 classes: a frame for each batch, a fresh gradient every step."""
+    """A ReLU network for 10 classes: a fresh gradient every step, along a frame that its batch shares.
+
+    As the planner would have it: a block is one release, in the coordinates of its frame.
+    """
     rng, classes = np.random.default_rng(0), 10
     shapes = {"w1": (inputs, hidden), "b1": (hidden,), "w2": (hidden, classes), "b2": (classes,)}
     params = {
