@@ -9,6 +9,8 @@ import pytest
 from scipy.stats import binom
 
 import blindstep as bs
+from blindstep.drivers import gradients
+from blindstep.drivers.evaluators import CompiledLoss
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.insight.certificate import private
 from blindstep.insight.certificate.concentration import (
@@ -16,7 +18,6 @@ from blindstep.insight.certificate.concentration import (
     gaussian_combination,
     stratified_error,
 )
-from blindstep.insight.certificate.evaluate import CompiledLoss
 from blindstep.trusted.ledger import read_ledger
 
 FAILURE = 0.05
@@ -110,7 +111,7 @@ def test_the_error_of_directions_covers_real_estimates():
     )
     means = np.stack(
         [
-            private._increment(
+            gradients.increment_at(
                 oracle.estimator, evaluator, evaluator.space, people, np.zeros(2), jax.random.key(i)
             )
             for i in range(60)
@@ -157,7 +158,7 @@ def test_plain_python_and_jax_give_the_same(tmp_path):
 
 def test_charged_before_release(tmp_path, monkeypatch):
     """A crash at the third release has charged three of twelve; a budget is kept before any."""
-    seen, real = [], private._release
+    seen, real = [], gradients.release
 
     def crash(oracle, moved, step, noise):
         seen.append(read_ledger(tmp_path / "l").spent())
@@ -165,12 +166,12 @@ def test_charged_before_release(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(oracle, moved, step, noise)
 
-    monkeypatch.setattr(private, "_release", crash)
+    monkeypatch.setattr(gradients, "release", crash)
     options = PRIVATE | {"ledger": tmp_path / "l", "budget": bs.Privacy(rho=1.2)}
     with pytest.raises(KeyboardInterrupt):
         bs.certificate(distance, np.zeros(2), PEOPLE[:50], 0.1, **options)
     assert seen == pytest.approx([math.sqrt(n / 12) for n in (1, 2, 3)])
-    monkeypatch.setattr(private, "_increment", None)
+    monkeypatch.setattr(gradients, "increment_at", None)
     with pytest.raises(bs.BudgetExceeded):
         bs.certificate(
             distance,

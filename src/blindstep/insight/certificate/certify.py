@@ -10,12 +10,12 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from blindstep.drivers.evaluators import Evaluator, Loss, evaluator, float64
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.errors import InvalidArgument, count, positive, probability
 from blindstep.insight.certificate import private
 from blindstep.insight.certificate.concentration import stratified_error
 from blindstep.insight.certificate.estimates import Source, derivative_is_true, rows_to_explore
-from blindstep.insight.certificate.evaluate import Evaluator, Loss, evaluator, float64
 from blindstep.insight.certificate.hull import shortest_in_hull
 from blindstep.insight.certificate.search import Bundle, search
 from blindstep.trusted.bounds import Bounds

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from blindstep.drivers.evaluators import Evaluator
 from blindstep.errors import InvalidArgument
-from blindstep.insight.certificate.evaluate import Evaluator
 from blindstep.insight.certificate.search import CANDIDATES, rounds_for
 from blindstep.trusted.frames import Structured
 

@@ -14,44 +14,37 @@ and each term on the right is known or bounded with confidence (`concentration`)
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from dataclasses import asdict, dataclass, replace
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Float, PyTree
 
-from blindstep.drivers import fingerprints
-from blindstep.drivers.answers import combine, number
+from blindstep.drivers import fingerprints, gradients
+from blindstep.drivers.evaluators import Evaluator
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.drivers.storage import LEDGER
 from blindstep.errors import InvalidArgument
 from blindstep.insight.certificate import concentration
-from blindstep.insight.certificate.evaluate import CompiledLoss, Evaluator, Loss
 from blindstep.insight.certificate.hull import shortest_in_hull
 from blindstep.optimize.theory import clip_bias, frame_moments
 from blindstep.trusted import accounting, sealed_json
 from blindstep.trusted.account import RunIdentity
 from blindstep.trusted.bounds import Bounds, Clip
-from blindstep.trusted.estimators import Estimator, Kind, Query
+from blindstep.trusted.estimators import Estimator, Kind
 from blindstep.trusted.frames import Structured
-from blindstep.trusted.increments import chunk_for, increment, probe_points
 from blindstep.trusted.ledger import Ledger, data_id, noise_key_id, people_of
 from blindstep.trusted.oracle import Oracle
 from blindstep.trusted.prefix import Independent
 from blindstep.trusted.privacy import Privacy, Statement, statement
-from blindstep.trusted.randomness import NoiseKey, fresh_keys, public_stream
+from blindstep.trusted.randomness import fresh_keys, public_stream
 from blindstep.trusted.schedule import Schedule
 
 _RELEASES = 12
 # Clip norm in units of the slope: the clipped part is then below 2e-4 of the slope.
 _CLIP = 4.0
-# Numbers in the probe points of a loss outside JAX that are held at once.
-_AT_ONCE = 2**21
 _REACH = (1.0, 0.5, 1.0, 0.25)
 
 
@@ -115,9 +108,10 @@ def measure(
         for step in range(_RELEASES):
             point = _next_point(released, centre, radius - smoothing, spread, random)
             key = jax.random.fold_in(public_stream(keys.public, "directions"), step)
-            moved = _increment(oracle.estimator, evaluator, space, data, point, key)
+            moved = gradients.increment_at(oracle.estimator, evaluator, space, data, point, key)
             ledger.begin(identity.run, step)
-            released = np.vstack([released, _release(oracle, moved, step, keys.noise)])
+            noisy = gradients.release(oracle, moved, step, keys.noise)
+            released = np.vstack([released, noisy])
     # The bound is |sum w r| + spread |w|; the solver minimises the sum of their squares.
     hull = shortest_in_hull(released, ridge=spread)
     return Measured(
@@ -202,66 +196,3 @@ def _next_point(
         direction = random.standard_normal(centre.size)
     direction = direction / max(float(np.linalg.norm(direction)), 1e-300)
     return centre + (1 - 1e-9) * reach * _REACH[done % 4] * direction
-
-
-def _increment(
-    estimator: Estimator,
-    evaluator: Evaluator,
-    space: ParameterSpace,
-    data: PyTree,
-    point: Float[np.ndarray, " dim"],
-    key: Key[Array, ""],
-) -> Float[Array, " dim"]:
-    """The mean of all records' enforced estimates: before noise, so secret."""
-    query = Query(jnp.asarray(point), jnp.asarray(point), key, Kind.GRAD)
-    if isinstance(evaluator, CompiledLoss):
-        return _compiled(estimator, evaluator.loss, space, evaluator.data, query)
-    answers, size = [], max(1, _AT_ONCE // (2 * estimator.number * estimator.dim))
-    for start in range(0, evaluator.records, size):
-        positions = jnp.arange(start, min(start + size, evaluator.records))
-        for row, points in zip(positions, _points(estimator, query, positions), strict=True):
-            record = jax.tree.map(lambda leaf, r=int(row): leaf[r], data)
-            answers.append(_answers(evaluator.loss, space, record, np.asarray(points)))
-    return _combined(estimator, query, jnp.asarray(np.stack(answers)))
-
-
-def _answers(
-    loss: Loss, space: ParameterSpace, record: PyTree, points: Float[np.ndarray, "2 q dim"]
-) -> Float[np.ndarray, "2 q"]:
-    """One record's losses; what raises or is no finite number makes it count 0, and nothing is said."""
-    values = np.full(points.shape[:2], np.nan)
-    for place in np.ndindex(*values.shape):
-        with contextlib.suppress(Exception):
-            values[place] = number(loss(space.unflatten(points[place]), record))
-    return values
-
-
-_points = eqx.filter_jit(probe_points)
-_combined = eqx.filter_jit(combine)
-
-
-@eqx.filter_jit
-def _compiled(
-    estimator: Estimator, loss: Loss, space: ParameterSpace, data: PyTree, query: Query
-) -> Float[Array, " dim"]:
-    def evaluate(points: Float[Array, "2 q dim"], record: PyTree) -> Float[Array, "2 q"]:
-        return jax.vmap(jax.vmap(lambda point: loss(space.unflatten(point), record)))(points)
-
-    batch = jax.tree.leaves(data)[0].shape[0]
-    return increment(
-        estimator, query, evaluate, data, chunk_for(batch, estimator.number, estimator.dim)
-    )
-
-
-def _release(
-    oracle: Oracle, moved: Float[Array, " dim"], step: int, noise: NoiseKey
-) -> Float[np.ndarray, " dim"]:
-    """The increment with its noise: the only thing that leaves."""
-    return np.asarray(_noisy(oracle, moved, jnp.asarray(step), noise))
-
-
-@eqx.filter_jit
-def _noisy(
-    oracle: Oracle, moved: Float[Array, " dim"], block: Int[Array, ""], noise: NoiseKey
-) -> Float[Array, " dim"]:
-    return oracle.release(oracle.init(), moved, block, 1, noise)[1]
