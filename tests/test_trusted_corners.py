@@ -9,6 +9,7 @@ import sys
 import types
 import zipfile
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,11 +67,12 @@ def test_points_for_others_are_those_that_the_increment_evaluates():
         def loss(points, record):
             return jax.vmap(jax.vmap(lambda x: capped_distance(x, record)))(points)
 
-        here = increment(estimator, query, loss, records, Chunk(4, 2))
-        sets = probe_points(estimator, query, jnp.arange(4))
+        take = eqx.filter_jit(increment)
+        here = take(estimator, query, loss, records, Chunk(4, 2))
+        sets = eqx.filter_jit(probe_points)(estimator, query, jnp.arange(4))
         sets = jnp.broadcast_to(sets, (4, *sets.shape[1:]))
         values = jnp.stack([loss(points, z) for points, z in zip(sets, records, strict=True)])
-        there = increment(estimator, query, lambda _, v: v, values, Chunk(4, 2))
+        there = take(estimator, query, lambda _, v: v, values, Chunk(4, 2))
         np.testing.assert_allclose(there, here, rtol=0, atol=1e-12)
 
 
