@@ -21,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutants_list import MUTANTS, Mutant
+from mutant_kinds import Mutant
+from mutants_list import MUTANTS
 from rich.console import Console
 from rich.table import Table
 

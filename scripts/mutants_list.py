@@ -1,244 +1,28 @@
-"""The mutants: privacy bugs, each as an edit of the source, and what must catch it.
-
-An edit is (file under src/blindstep, exact old text, new text). The old text must be there exactly
-once: where the source has moved on, put the mutant back on it. `caught_by` names tests, or an audit by
-the options of `blindstep audit`, which must say BROKEN.
-"""
+"""The mutants: of records that count too much, of accounting, of the ledger, and of the noise."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-Edit = tuple[str, str, str]
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A bug: each of `caught_by` must find it."""
-
-    name: str
-    edits: tuple[Edit, ...]
-    caught_by: tuple[str, ...]
-
-
-def mutant(name: str, file: str, old: str, new: str, *caught_by: str) -> Mutant:
-    """A mutant of one edit."""
-    return Mutant(name, ((file, old, new),), caught_by)
-
-
-PAPER = "audit --preset paper --records 2000"
-TIGHT = "audit --records 2000"
-CLIPPED = (
-    "audit --clip 1 --records 2000 --oracle naive --horizon 8 --first-batch 20 --sharing record"
+from mutant_kinds import (
+    ACCOUNTING,
+    AFTER_RUN,
+    ARITHMETIC,
+    CHARGE,
+    CLIPPED,
+    COMPILED,
+    ESTIMATORS,
+    INCREMENTS,
+    LEDGER,
+    ORACLE,
+    PAPER,
+    PASSES,
+    SCHEDULE,
+    Mutant,
+    mutant,
 )
-PASSES = "audit --records 2000 --oracle naive --horizon 8 --first-batch 100 --passes 4"
-
-ORACLE, ESTIMATORS, INCREMENTS, PREFIX, RANDOMNESS, SCHEDULE, ACCOUNTING, ARITHMETIC, LEDGER = (
-    f"trusted/{name}.py"
-    for name in (
-        *("oracle", "estimators", "increments", "prefix", "randomness", "schedule", "accounting"),
-        *("arithmetic", "ledger"),
-    )
-)
-CHACHA, CONVERSION, COMPILED, SESSION = (
-    "trusted/chacha.py",
-    "optimize/conversion.py",
-    "drivers/compiled.py",
-    "drivers/session.py",
-)
-
-DRAW = "draw = self.arithmetic.draw(key, block, step, size, std)"
-AHEAD = "NoiseAhead(first, self.arithmetic.draw(key, block, place + 1, size, std))"
-BLOCK = "block = state.epoch * self.blocks_per_epoch + state.step // self.period"
-RELEASE = "self.oracle.release(state.oracle, increment, block, in_block, noise)"
-NODES = "return np.sqrt(nodes)"
-CHARGE = "            session.before_release(session.position, horizon, replay=True)\n"
-AFTER_RUN = "            seconds = time.perf_counter() - began\n"
-PAPERS = "np.full(self.steps, np.sqrt(2 * np.log(self.steps)))"
+from mutants_of_noise import NOISE
 
 MUTANTS = (
-    # -- noise too small -------------------------------------------------------------------------
-    mutant(
-        "noise x 0.9: in the release",
-        ORACLE,
-        "fresh = self.mechanism.init(size)",
-        "draw, fresh = 0.9 * draw, self.mechanism.init(size)",
-        PAPER,
-    ),
-    mutant(
-        "noise x 0.9: in what is drawn ahead",
-        ORACLE,
-        AHEAD,
-        AHEAD.replace("first, ", "first, 0.9 * "),
-        PAPER,
-        "tests/test_oracle.py::test_noise_drawn_ahead_is_the_noise_of_each_release",
-    ),
-    mutant(
-        "noise x 0.9: in the calibration",
-        ACCOUNTING,
-        "return cost / mu * (1",
-        "return 0.9 * cost / mu * (1",
-        PAPER,
-        TIGHT,
-    ),
-    mutant(
-        "noise x 0.9: in the tree",
-        PREFIX,
-        "return state, jnp.sum(state, axis=0)",
-        "return state, 0.9 * jnp.sum(state, axis=0)",
-        PAPER,
-        "tests/test_prefix.py::test_streaming_is_the_matrix_for_every_horizon_at_once",
-    ),
-    mutant(
-        "noise x 0.9: in the generator",
-        RANDOMNESS,
-        "radius = jnp.sqrt(-2.0 *",
-        "radius = 0.9 * jnp.sqrt(-2.0 *",
-        TIGHT,
-        "tests/test_randomness.py::test_the_law_is_standard_normal",
-    ),
-    mutant(
-        "noise x 0.9: in the BLT",
-        "trusted/blt.py",
-        "filtered = draw",
-        "filtered = 0.9 * draw",
-        "audit --records 2000 --oracle variance-reduced --horizon 8 --mechanism blt",
-    ),
-    mutant(
-        "noise x 0.9: on the lattice",
-        ARITHMETIC,
-        "return discrete_gaussian(key, block, step, dim)",
-        "return jnp.rint(0.9 * discrete_gaussian(key, block, step, dim))",
-        PAPER + " --secure",
-    ),
-    mutant(
-        "missing factor 2",
-        ESTIMATORS,
-        "return 2.0 * self.record_bound(kind) / batch",
-        "return self.record_bound(kind) / batch",
-        PAPER,
-        "tests/test_estimators.py::test_sensitivities_are_those_of_the_lemmas",
-    ),
-    mutant("mean for sum", INCREMENTS, "return total / batch", "return total", TIGHT),
-    mutant(
-        "sensitivity of the wrong batch",
-        ORACLE,
-        "later = of(Kind.DIFF, schedule.diff_batch)",
-        "later = of(Kind.DIFF, schedule.first_batch)",
-        PAPER,
-    ),
-    # -- noise used twice, or known ----------------------------------------------------------------
-    Mutant(
-        "noise reused across steps",
-        (
-            (ORACLE, DRAW, DRAW.replace("block, step,", "block, 1,")),
-            (ORACLE, AHEAD, AHEAD.replace("place + 1", "0 * place + 1")),
-        ),
-        (PAPER, "tests/test_noise_of_runs.py::test_no_two_draws_of_two_runs_coincide"),
-    ),
-    mutant(
-        "one draw of a stock for all its releases",
-        ORACLE,
-        "place = release - self.first",
-        "place = 0 * (release - self.first)",
-        PAPER,
-        "tests/test_oracle.py::test_noise_drawn_ahead_is_the_noise_of_each_release",
-    ),
-    mutant(
-        "a stock that repeats its last draw",
-        ORACLE,
-        "held = (place >= 0) & (place < len(self.draws))",
-        "held = place == place",
-        "tests/test_oracle.py::test_a_stock_gives_no_draw_that_it_does_not_hold",
-    ),
-    mutant(
-        "noise reused across epochs",
-        CONVERSION,
-        BLOCK,
-        "block = state.step // self.period",
-        PAPER,
-        "tests/test_noise_of_runs.py::test_no_two_draws_of_two_runs_coincide",
-    ),
-    mutant("noise reused across blocks", CONVERSION, BLOCK, "block = state.epoch", TIGHT),
-    mutant(
-        "noise seeded from the direction key",
-        CONVERSION,
-        RELEASE,
-        RELEASE.replace(
-            "noise)",
-            "jnp.tile(__import__('jax').random.key_data(self._direction_key(state, public)), 4))",
-        ),
-        PAPER,
-    ),
-    mutant(
-        "noise from a constant instead of entropy",
-        RANDOMNESS,
-        "noise, public = os.urandom(32), os.urandom(8)",
-        "noise, public = bytes(32), os.urandom(8)",
-        "tests/test_noise_of_runs.py::test_no_two_draws_of_two_runs_coincide",
-    ),
-    mutant(
-        "noise key of 32 bits",
-        RANDOMNESS,
-        "os.urandom(32), os.urandom(8)",
-        "os.urandom(4) * 8, os.urandom(8)",
-        "tests/test_randomness.py::test_fresh_keys_take_256_bits_from_the_operating_system",
-    ),
-    mutant(
-        "each draw in two coordinates",
-        RANDOMNESS,
-        "[radius * cosine, radius * sine]",
-        "[radius * cosine, radius * cosine]",
-        "tests/test_randomness.py::test_no_two_draws_coincide_within_and_between_runs",
-    ),
-    mutant(
-        "a weak cipher",
-        CHACHA,
-        "_DOUBLE_ROUNDS = 10",
-        "_DOUBLE_ROUNDS = 4",
-        "tests/test_randomness.py::test_chacha20_is_the_one_of_rfc_8439",
-    ),
-    mutant(
-        "resume that re-noises",
-        SESSION,
-        "self.keys, self._run = packed.keys, meta.run",
-        "self.keys, self._run = _agreed_keys(None), meta.run",
-        "tests/test_noise_of_runs.py::test_a_resumed_run_draws_what_was_left_and_nothing_twice",
-    ),
-    mutant(
-        "noise past the horizon",
-        ORACLE,
-        "released = jnp.where(step <= self.mechanism.steps, released, jnp.nan)",
-        "released = 1.0 * released",
-        "tests/test_oracle.py::test_past_the_horizon_is_an_error_and_a_nan_when_compiled",
-    ),
-    # -- the wrong tree ----------------------------------------------------------------------------
-    mutant(
-        "a skipped tree node",
-        PREFIX,
-        "here = (lowbit >> levels) == 1",
-        "here = ((lowbit >> levels) == 1) & (levels != 1)",
-        PAPER,
-        "tests/test_prefix.py::test_streaming_is_the_papers_tree",
-    ),
-    mutant(
-        "a column norm off by one",
-        PREFIX,
-        "while (inside := node <= self.steps).any():",
-        "while (inside := node < self.steps).any():",
-        PAPER,
-        "tests/test_prefix.py::test_factors_and_norms_are_exact",
-    ),
-    *(
-        mutant(
-            f"T = {steps} with the paper's constant",
-            PREFIX,
-            NODES,
-            f"return {PAPERS} if self.steps == {steps} else np.sqrt(nodes)",
-            f"tests/test_oracle.py::test_mu_is_the_brute_force_one[{steps}]",
-        )
-        for steps in (1, 2, 4)
-    ),
+    *NOISE,
     # -- records that count too much -----------------------------------------------------------------
     mutant(
         "a record in two batches",
