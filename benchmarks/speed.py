@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed [--repetitions 7] [--out benchmarks/results/speed.json]
 
-On a quiet machine with 2 cores about 8 minutes. Every measurement has a process of its own; what is
+On a quiet machine with 2 cores about 6 minutes. Every measurement has a process of its own; what is
 compared is run in turn, again and again, and a ratio is the median of the ratios of neighbours. On
 an accelerator (`--device`) the problems are larger, and the peers and the streamed records are left
 out. `benchmarks/speed_programs.py` says what the bare limit is.

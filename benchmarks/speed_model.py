@@ -7,7 +7,7 @@ Per step of b records, q directions and d parameters, with evaluations E = 2 q b
     seconds = a + p q + b0 E + b1 E d + c q d + n d
 
 a: starting the step; p: starting the evaluation of a pair of points; b0, b1: evaluating the loss (a
-fixed part, and one for each parameter); c: making and combining directions and points; n: noise and
+fixed part, and one for each parameter); c: making and combining directions and points; n: the
 learner. Coefficients are not negative, and fitted to relative errors. The three last networks, the
 largest, are left out of the fit and predicted.
 """

@@ -125,9 +125,7 @@ def network_loss(params: dict[str, jax.Array], record: tuple[jax.Array, jax.Arra
     return jnp.minimum(jax.nn.logsumexp(logits) - logits[label], 5.0)
 
 
-def network(
-    inputs: int, hidden: int, *, directions: int, batch: int, steps: int, sharing: str = "block"
-) -> Problem:
+def network(inputs: int, hidden: int, *, directions: int, batch: int, steps: int) -> Problem:
     """A ReLU network for 10 classes: a fresh gradient every step, along a frame that its batch shares.
 
     As the planner would have it: a block is one release, in the coordinates of its frame.
@@ -152,7 +150,7 @@ def network(
         horizon=steps,
         first_batch=batch,
         directions=directions,
-        sharing=sharing,
+        sharing="block",
     )
 
     def numpy_loss(x: np.ndarray, record: tuple[np.ndarray, int]) -> float:

@@ -276,7 +276,7 @@ def uniformity(rows):
 
 @each_sampler
 @pytest.mark.parametrize(
-    ("number", "dim"), [(2, 2), (3, 3), (1, 4), (3, 8), (7, 7), (8, 8), (4, 13), (16, 40)]
+    ("number", "dim"), [(2, 2), (3, 3), (1, 4), (3, 8), (7, 7), (8, 8), (4, 13), (16, 40), (2, 70)]
 )
 def test_each_direction_is_uniform(sampler, number, dim):
     assert uniformity(many_frames(sampler, number, dim)) > SIGNIFICANCE

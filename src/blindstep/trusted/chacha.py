@@ -51,7 +51,7 @@ def by_loop(key: UInt32[Array, "8"], tail: UInt32[Array, "4 lanes"]) -> UInt32[A
 
 
 def by_kernel(key: UInt32[Array, "8"], tail: UInt32[Array, "4 lanes"]) -> UInt32[Array, "16 lanes"]:
-    """Word by word, `_BLOCKS_OF_KERNEL` blocks in each program."""
+    """Word by word, `_BLOCKS_OF_KERNEL` blocks in each program. Guarantee: the words of `by_loop`."""
     # Not for everyone: importing it takes most of a second.
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
