@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test coverage mutants lint bench docs format clean
+.PHONY: install demo test test-deep coverage mutants lint bench docs format clean
 
 install: $(STAMP)
 
@@ -21,16 +21,16 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
+# What is long or statistical: 200 kills, audits of every preset and mechanism, thousands of spoiled files.
+test-deep: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m slow
+
 mutants: $(STAMP)
 	$(BIN)/python scripts/mutants.py
 
 # Every line and branch of the folder that privacy rests on, by the tests of that folder.
-TRUSTED_TESTS := $(addprefix tests/test_,$(addsuffix .py,accelerator accounting checkpoint \
-	discrete_gaussian draws estimators frames fuzz_files journal ledger ledger_crashes minimize optimizer_resume oracle prefix \
-	prefix_better randomness secure sharing speed trusted_corners))
-
 coverage: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered $(TRUSTED_TESTS)
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered tests/private
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks scripts examples

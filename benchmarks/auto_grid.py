@@ -19,14 +19,14 @@ import numpy as np
 
 import blindstep as bs
 from blindstep.optimize import tight
-from blindstep.optimize.request import Request
+from blindstep.optimize.choices import Choices
 
 RESULTS = Path(__file__).parent / "results" / "auto-grid.json"
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Fixed choices to compare with, as logarithms to base 2 (see `tight.Choice`)."""
+    """Fixed choices to compare with, as logarithms to base 2 (see `tight.Point`)."""
 
     periods: tuple[float, ...] = (0, 1, 2, 4, 6, 8, 10)
     blocks: tuple[float, ...] = (0, 2, 4, 6, 8, 10, 12, 14)
@@ -48,9 +48,9 @@ def random_problem(rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def request_for(problem: dict[str, Any]) -> Request:
+def choices_for(problem: dict[str, Any]) -> Choices:
     """The planner's view of a problem, with nothing fixed."""
-    return Request(
+    return Choices(
         problem["dim"],
         problem["privacy"],
         problem["radius"],
@@ -62,16 +62,14 @@ def request_for(problem: dict[str, Any]) -> Request:
 
 def best_fixed(problem: dict[str, Any], grid: Grid) -> float:
     """The lowest bound of any point of the grid."""
-    request, best = request_for(problem), math.inf
+    search, best = tight.Search(choices_for(problem), problem["records"]), math.inf
     for period, blocks, batch, ratio, smoothing, clip in itertools.product(
         grid.periods, grid.blocks, grid.batches, grid.ratios, grid.smoothings, grid.clips
     ):
         if period == 0 and ratio != grid.ratios[0]:
             continue  # without DIFFs the ratio only renames the batch
-        point = tight.Choice(period, blocks, batch, ratio, 0, smoothing, "record", clip)
-        built = tight.layout_of(request, problem["records"], point)
-        if built is not None:
-            best = min(best, tight.bound_of(*built, request))
+        point = tight.Point(period, blocks, batch, ratio, 0, smoothing, "record", clip)
+        best = min(best, search.bound(point, best))
     return best
 
 

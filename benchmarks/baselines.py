@@ -32,7 +32,7 @@ from benchmarks.data import Records
 from benchmarks.problems import Loss, Problem
 from blindstep.drivers.pytrees import ParameterSpace, count_records
 from blindstep.errors import InvalidArgument
-from blindstep.trusted.privacy import Privacy
+from blindstep.private.statement import Privacy
 
 SAMPLING = ("disjoint", "Poisson, replace one", "Poisson, add or remove one")
 # Losses held at once while differences are taken: records x directions.
@@ -68,7 +68,7 @@ class Outcome:
 
     Attributes:
         params: the answer.
-        path: parameters at the end of each pass (or epoch), flat.
+        path: parameters at the end of each pass (or round), flat.
         noise_std: sigma on the released sum (0 without privacy).
         relation: the neighbouring relation that the run's epsilon is for, or "none".
         evaluations: losses (or gradients) of one record that were computed.

@@ -16,7 +16,6 @@ import functools
 import math
 
 from blindstep.errors import InvalidArgument, count, positive, probability
-from blindstep.trusted import accounting
 
 REPLACE = "replace one"
 ADD_REMOVE = "add or remove one"
@@ -26,11 +25,11 @@ def disjoint_noise(mu: float, clip: float, passes: int) -> float:
     """Sigma on the sum for `passes` passes over disjoint batches: 2 C sqrt(passes) / mu.
 
     Within a pass a record is in one batch only, so one pass is (2 C / sigma)-Gaussian-DP however
-    many batches it has, and passes compose as the root of the sum of squares (trusted.accounting).
+    many batches it has, and passes compose as the root of the sum of squares (private.accounting).
     Relation REPLACE; exact.
     """
     per_pass = positive("mu", mu) / math.sqrt(count("passes", passes))
-    return accounting.noise_std_for(per_pass, 2.0 * positive("clip", clip))
+    return 2.0 * positive("clip", clip) / per_pass
 
 
 def poisson_noise(

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from blindstep.trusted.directions import Directions, Sphere
-from blindstep.trusted.frames import Haar, Structured
+from blindstep.estimate.directions import Directions, Sphere
+from blindstep.estimate.frames import Haar, Structured
 
 SMOOTHING = 0.1
 

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blindstep.trusted.directions import Directions, Sphere
-from blindstep.trusted.frames import Haar, Structured
+from blindstep.estimate.directions import Directions, Sphere
+from blindstep.estimate.frames import Haar, Structured
 
 # (keys, directions, dim, repetitions): a frame for each record, and one frame for a whole batch.
 CASES = [

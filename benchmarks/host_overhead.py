@@ -45,7 +45,7 @@ def make_plan(batch: int, sharing: str) -> bs.Plan:
         first_batch=batch,
         directions=4,
         sharing=sharing,
-        epochs=1,
+        rounds=1,
     )
 
 
@@ -55,7 +55,7 @@ def measure(batch: int, sharing: str, **engine: Any) -> tuple[float, float]:
     loss, start = make_loss(MILLISECONDS), np.zeros(DIM)
     plan = make_plan(batch, sharing)
     bs.host.minimize(make_loss(0.0), start, data, plan=plan, **engine)
-    evaluations = plan.epochs * plan.horizon * 8 * batch
+    evaluations = plan.rounds * plan.horizon * 8 * batch
 
     def plain_loop(times: int) -> int:
         for _ in range(times):

@@ -74,16 +74,16 @@ def free_baseline(
 
 
 def run_plan(problem: Problem, records: Records, plan: bs.Plan, seed: int) -> Outcome:
-    """blindstep itself, by a ready plan. The answer is the last epoch's mean."""
+    """blindstep itself, by a ready plan. The answer is the last round's mean."""
     began = time.perf_counter()
     result = bs.minimize(problem.loss, problem.start(seed), records, plan=plan, seed=seed)
-    epoch = (plan.first_batch + plan.diff_batch * (plan.period - 1)) * plan.horizon // plan.period
+    size = (plan.first_batch + plan.diff_batch * (plan.period - 1)) * plan.horizon // plan.period
     return Outcome(
-        params=result.last,
+        params=result.params,
         path=result.means,
         noise_std=plan.noise_std,
         relation=REPLACE,
-        evaluations=2 * plan.directions * plan.epochs * epoch,
+        evaluations=2 * plan.directions * plan.rounds * size,
         seconds=time.perf_counter() - began,
     )
 

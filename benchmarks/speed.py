@@ -25,9 +25,7 @@ import numpy as np
 
 from benchmarks import speed_peers, speed_problems, speed_programs
 from benchmarks.speed_problems import Problem
-from blindstep.trusted import chacha
-from blindstep.trusted.directions import join
-from blindstep.trusted.frames import Structured
+from blindstep.private.tables import chacha
 
 RESULTS = Path(__file__).parent / "results"
 PROBLEMS = {
@@ -35,7 +33,7 @@ PROBLEMS = {
     "network-826": lambda: speed_problems.small_network(),
     "network-100180": lambda: speed_problems.large_network(),
 }
-# On an accelerator: epochs of more steps, as starting a program takes as long as a few of them; then
+# On an accelerator: rounds of more steps, as starting a program takes as long as a few of them; then
 # batches that fill the machine.
 ON_DEVICE = {
     "svm": PROBLEMS["svm"],
@@ -56,8 +54,6 @@ PRESETS = {
         preset="paper", sampler=speed_problems.PlainSphere("float64")
     ),
 }
-# (directions, dimension) of frames whose stretch is measured.
-FRAMES = [(30, 61), (64, 512), (123, 123), (256, 826), (64, 100_180)]
 GROWTH = {
     "records, svm": [(n, lambda n=n: speed_problems.svm(n)) for n in (512, 1024, 2048, 4096)],
     "records, network-826": [
@@ -129,25 +125,6 @@ def presets(repetitions: int) -> dict[str, Any]:
         "records": records,
         "microseconds_per_record": np.median(of_record, axis=0).tolist(),
         "times_as_long_as_tight": np.median(of_record / of_record[:, :1], axis=0).tolist(),
-    }
-
-
-def stretch() -> dict[str, Any]:
-    """How far frames made on this device in float32 are from orthonormal, and how far they may be."""
-    sampler, keys = Structured(), jax.random.split(jax.random.key(0), 4)
-
-    def worst(number: int, dim: int) -> float:
-        def frame(made: Any) -> jax.Array:
-            return join(sampler.rows(made, None, number, dim))
-
-        made = jax.jit(lambda keys: sampler.prepare(keys, number, dim, np.float32))(keys)
-        frames = np.asarray(jax.jit(jax.vmap(frame))(made), np.float64)
-        return float(np.max(np.abs(np.linalg.svd(frames, compute_uv=False) - 1.0)))
-
-    return {
-        "stretch": FRAMES,
-        "measured": [worst(*frame) for frame in FRAMES],
-        "slack": [sampler.slack(*frame, np.float32) for frame in FRAMES],
     }
 
 
@@ -239,8 +216,6 @@ def child(task: list[str], repetitions: int) -> dict[str, Any]:
             return timed(PROBLEMS[task[1]](), repetitions)
         if task[0] == "device":
             return timed(ON_DEVICE[task[1]](), repetitions)
-        if task[0] == "stretch":
-            return stretch()
         if task[0] == "cipher":
             return cipher()
         if task[0] == "presets":
@@ -283,7 +258,6 @@ def main() -> None:
         tasks += [["model", "networks"]]
         tasks += [["peers", name] for name in ("svm", "network-826", "network-100180")]
         tasks += [["stream", str(n)] for n in (100_000, 1_000_000)]
-    tasks += [["stretch"]]
     results = [run_child(task, options.repetitions) for task in tasks]
     machine = {
         "machine": platform.processor() or platform.machine(),

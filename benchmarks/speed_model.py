@@ -26,7 +26,7 @@ NAMES = ("a (step)", "p (q)", "b0 (evaluation)", "b1 (evaluation x parameter)", 
 
 
 def features(shape: dict[str, int]) -> np.ndarray:
-    """What each coefficient is multiplied with, for a whole epoch."""
+    """What each coefficient is multiplied with, for a whole round."""
     steps, q, d = shape["steps"], shape["directions"], shape["dim"]
     evaluations = shape["evaluations"]
     of_step = np.asarray([1, q, evaluations / steps, evaluations / steps * d, q * d, d])

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.speed_problems import Problem
 from blindstep.drivers.pytrees import ParameterSpace
-from blindstep.trusted.directions import Sphere
+from blindstep.estimate.directions import Sphere
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 

@@ -18,8 +18,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 import blindstep as bs
+from blindstep.estimate.directions import Directions, Parts, Sphere
 from blindstep.optimize.plan import Plan
-from blindstep.trusted.directions import Directions, Parts, Sphere
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Problem:
         name: how the results call it.
         loss: of parameters and one record, in JAX.
         params: where to start.
-        data: records, one row each; as many as one epoch needs.
-        plan: of a run; its first epoch is timed.
+        data: records, one row each; as many as one round needs.
+        plan: of a run; its first round is timed.
         numpy_loss: the same loss of a flat vector and one record, for the NumPy twin.
         sampler: directions that replace the plan's.
     """
@@ -46,13 +46,13 @@ class Problem:
 
     @property
     def records(self) -> int:
-        """Records of one epoch."""
+        """Records of one round."""
         blocks = self.plan.horizon // self.plan.period
         return blocks * (self.plan.first_batch + self.plan.diff_batch * (self.plan.period - 1))
 
     @property
     def evaluations(self) -> int:
-        """Loss evaluations of one epoch."""
+        """Loss evaluations of one round."""
         return 2 * self.records * self.plan.directions
 
 

@@ -1,4 +1,4 @@
-"""The two programs that the speed benchmark compares: a private epoch, and bare evaluations.
+"""The two programs that the speed benchmark compares: a private round, and bare evaluations.
 
 The *bare limit* is the least that any method with so many evaluations of this loss has to do: the
 same number of evaluations, at points made before, compiled, with no randomness, no noise and no
@@ -21,7 +21,8 @@ import numpy as np
 from benchmarks.speed_problems import Problem
 from blindstep.drivers import compiled
 from blindstep.drivers.pytrees import ParameterSpace
-from blindstep.trusted.randomness import fresh_keys
+from blindstep.private.gate import Gate, Memory, Permit
+from blindstep.private.noise import fresh_keys
 
 
 @dataclass(frozen=True)
@@ -52,26 +53,40 @@ def _program(lower: Callable[[], Any], arguments: tuple[Any, ...], layout: str =
     return Program(run, seconds, held, layout)
 
 
+class _NoLedger:
+    """A port that charges nobody: the records are made up."""
+
+    def charge(self, first: int, count: int, answers: np.ndarray | None) -> None:
+        """Nothing to write down."""
+
+
 def full(problem: Problem) -> Program:
-    """One epoch of the compiled driver: the code that `blindstep.minimize` runs."""
-    machine, keys = problem.plan.build(), fresh_keys(3)
+    """One round of the compiled driver: the code that `blindstep.minimize` runs."""
+    machine = problem.plan.build()
     if problem.sampler is not None:
-        machine = eqx.tree_at(lambda m: m.oracle.estimator.sampler, machine, problem.sampler)
+        machine = eqx.tree_at(lambda m: m.estimator.sampler, machine, problem.sampler)
     space = ParameterSpace.of(problem.params)
-    first, diffs = next(compiled.epochs_of_rows(machine, keys.public, 0))
-    arguments = (
-        compiled.prepare(machine, space),
-        problem.loss,
-        space,
-        machine.begin(space.flatten(problem.params)),
-        jax.tree.map(jnp.asarray, problem.data),
-        jnp.asarray(first),
-        jnp.asarray(diffs),
-        keys.public,
-        keys.noise,
-        None,
-    )
-    return _program(lambda: compiled.run_epoch.lower(*arguments), arguments)
+    start = machine.begin(space.flatten(problem.params))
+    gate = Gate(problem.plan.terms, fresh_keys(3), _NoLedger())
+    programs: list[Program] = []
+
+    def program(permit: Permit, memory: Memory) -> tuple[Memory, Any]:
+        arguments = (
+            compiled.prepare(machine, space),
+            problem.loss,
+            space,
+            permit,
+            memory,
+            start,
+            jax.tree.map(jnp.asarray, problem.data),
+            gate.public,
+            None,
+        )
+        programs.append(_program(lambda: compiled.run_round.lower(*arguments), arguments))
+        return programs[0].run()
+
+    gate.through(program, machine.horizon)
+    return programs[0]
 
 
 def bare(problem: Problem) -> list[Program]:

@@ -67,7 +67,7 @@ def streamed(records: int) -> dict[str, Any]:
                 horizon=2,
                 first_batch=BATCH,
                 directions=8,
-                sharing="batch",
+                sharing="block",
             )
             before, peak = _anonymous_bytes(), _Peak()
             peak.start()

@@ -6,7 +6,7 @@
 A recommender ranks items by 20 weights. Nobody can differentiate a person: what there is, is a vote,
 up or down, on what the ranking showed. So each user gets two rankings, on either side of the weights
 that are tried, and votes on each: two votes in a lifetime. `Optimizer` says whom to ask what, and is
-told; every weight it ever publishes is private for every user.
+told the votes; whatever it ever publishes is private for every user.
 
 The users here are simulated (`Crowd`). Each sees the best of 10 random items, as ranked by the
 weights they were given, and votes up with probability sigmoid(2 utility); the taste they share is
@@ -52,7 +52,7 @@ def run(
     print(result.privacy)
     return {
         "before": crowd.satisfaction(start()),
-        "after": crowd.satisfaction(result.last),
+        "after": crowd.satisfaction(result.params),
         "best possible": crowd.satisfaction(crowd.taste),
     }
 

@@ -2,7 +2,7 @@
 
 For each horizon T = 2^k the time constants 1 / (1 - theta_b) and scales omega_b minimise
 
-    (mean_t V_t^4)^(1/4),   V_t the variance of the noise on release t at mu = 1.
+    (mean_t V_t^4)^(1/4),   V_t the variance of the noise on running sum t at mu = 1.
 
 Why the fourth power: the explicit bound of an optimizer depends on the mean of V, users look at its
 maximum, and this mean of order 4 is smooth and loses at most 0.3% of either against optimising it
@@ -21,35 +21,17 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 
-from blindstep.trusted import blt
+from blindstep.optimize.prefix import prefix_of
+from blindstep.private.tables import blt_parameters
+from blindstep.private.tables.toeplitz import BLT
 
-TARGET = Path(blt.__file__).with_name("blt_parameters.py")
+TARGET = Path(blt_parameters.__file__)
 # Number of buffers, first and last exponent of T. One more buffer gains at most 0.4% of the
 # variance at the last horizon of a group (measured at 64, 2048 and 32768).
 RANGES = ((2, 0, 6), (3, 6, 11), (4, 11, 15), (5, 15, 20))
 ORDER = 4
 SHORTEST_TIME = 1.1  # a buffer with theta = 0 has no logarithm, and gains nothing measurable
 PULL = 1e-7
-HEADER = '''"""Parameters of `blt.BLT`, made by `scripts/blt_parameters.py`.
-
-Only accuracy rests on them, never privacy. Each group has one number of buffers and serves
-horizons up to its last row.
-"""
-
-from __future__ import annotations
-
-from typing import NamedTuple
-
-
-class Row(NamedTuple):
-    """Time constants 1 / (1 - theta) and scales omega for one horizon."""
-
-    steps: int
-    times: tuple[float, ...]
-    scales: tuple[float, ...]
-
-
-'''
 
 
 def unpack(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -65,16 +47,22 @@ def pack(times: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 def variances(steps: int, times: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """V_t of the mechanism with these parameters."""
-    made = blt.BLT(steps)
+    made = BLT(steps)
     object.__setattr__(made, "decays", tuple(1 - 1 / times))
     object.__setattr__(made, "scales", tuple(scales))
-    return made.row_norms() ** 2
+    return prefix_of(made).row_norms() ** 2
+
+
+def stable(times: np.ndarray, scales: np.ndarray) -> bool:
+    """Whether the buffers of T^-1 fade: diag(theta) - 1 omega^T has its spectrum inside (-1, 1)."""
+    root = np.sqrt(scales)
+    return bool(np.abs(np.linalg.eigvalsh(np.diag(1 - 1 / times) - np.outer(root, root))).max() < 1)
 
 
 def objective(point: np.ndarray, start: np.ndarray, steps: int) -> float:
-    """Mean of order 4 of the variances, with the pull; large where C^-1 is not stable."""
+    """Mean of order 4 of the variances, with the pull; large where T^-1 is not stable."""
     times, scales = unpack(point)
-    if np.abs(blt.inverse(tuple(1 - 1 / times), tuple(scales))[0]).max() >= 1:
+    if not stable(times, scales):
         return 1e6
     found = variances(steps, times, scales)
     top = found.max()
@@ -116,7 +104,7 @@ def group(buffers: int, first: int, last: int) -> dict[int, np.ndarray]:
     return points
 
 
-def written(groups: list[dict[int, np.ndarray]]) -> str:
+def table_of(groups: list[dict[int, np.ndarray]]) -> str:
     """The table as Python text, six digits each."""
     lines = ["TABLE: tuple[tuple[Row, ...], ...] = (\n"]
     for points in groups:
@@ -125,11 +113,19 @@ def written(groups: list[dict[int, np.ndarray]]) -> str:
             texts = [", ".join(f"{v:.6g}" for v in part) for part in unpack(points[k])]
             lines.append(f"        Row({2**k}, ({texts[0]}), ({texts[1]})),\n")
         lines.append("    ),\n")
-    return HEADER + "".join(lines) + ")\n"
+    return "".join(lines) + ")\n"
+
+
+def with_table(source: str, table: str) -> str:
+    """The module's text with another table in it; all the rest stays."""
+    start = source.index("TABLE: ")
+    end = source.index("\n)\n", start) + len("\n)\n")
+    return source[:start] + table + source[end:]
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         sys.exit(__doc__)
-    TARGET.write_text(written([group(*choice) for choice in RANGES]))
+    table = table_of([group(*choice) for choice in RANGES])
+    TARGET.write_text(with_table(TARGET.read_text(), table))
     print(f"Wrote {TARGET}; format it with ruff.")

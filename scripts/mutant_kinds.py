@@ -32,26 +32,16 @@ CLIPPED = (
     "audit --clip 1 --records 2000 --oracle naive --horizon 8 --first-batch 20 --sharing record"
 )
 PASSES = "audit --records 2000 --oracle naive --horizon 8 --first-batch 100 --passes 4"
+BLT = "audit --records 2000 --oracle variance-reduced --horizon 8 --mechanism blt"
 
-ORACLE, ESTIMATORS, INCREMENTS, PREFIX, RANDOMNESS, SCHEDULE, ACCOUNTING, ARITHMETIC, LEDGER = (
-    f"trusted/{name}.py"
-    for name in (
-        *("oracle", "estimators", "increments", "prefix", "randomness", "schedule", "accounting"),
-        *("arithmetic", "ledger"),
-    )
+CLIP, SCHEDULE, MECHANISMS, NOISE, TERMS, GATE, ACCOUNTING = (
+    f"private/{name}.py"
+    for name in ("clip", "schedule", "mechanisms", "noise", "terms", "gate", "accounting")
 )
-CHACHA, CONVERSION, COMPILED, SESSION = (
-    "trusted/chacha.py",
-    "optimize/conversion.py",
-    "drivers/compiled.py",
-    "drivers/session.py",
-)
+CHACHA, TOEPLITZ = "private/tables/chacha.py", "private/tables/toeplitz.py"
+LEDGER, SESSION = "ledger/ledger.py", "ledger/session.py"
 
-DRAW = "draw = self.arithmetic.draw(key, block, step, size, std)"
-AHEAD = "NoiseAhead(first, self.arithmetic.draw(key, block, place + 1, size, std))"
-BLOCK = "block = state.epoch * self.blocks_per_epoch + state.step // self.period"
-RELEASE = "self.oracle.release(state.oracle, increment, block, in_block, noise)"
-NODES = "return np.sqrt(nodes)"
-CHARGE = "            session.before_release(session.position, horizon, replay=True)\n"
-AFTER_RUN = "            seconds = time.perf_counter() - began\n"
-PAPERS = "np.full(self.steps, np.sqrt(2 * np.log(self.steps)))"
+
+def test_of(folder: str, file: str, name: str) -> str:
+    """A test by its folder, file and name, as pytest takes it."""
+    return f"tests/{folder}/test_{file}.py::test_{name}"

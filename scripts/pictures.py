@@ -17,10 +17,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
-from blindstep.optimize.plan import MECHANISMS
-from blindstep.trusted import accounting
-from blindstep.trusted.directions import Sphere
-from blindstep.trusted.frames import Structured
+from blindstep.estimate.directions import Sphere
+from blindstep.estimate.frames import Structured
+from blindstep.optimize.prefix import MECHANISMS, prefix_of
+from blindstep.private import accounting
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "images"
 INK = {"light": "#24292f", "dark": "#d5dae1"}
@@ -56,7 +56,7 @@ def smoothing(axes: Axes, ink: str) -> None:
 
 
 def pipeline(axes: Axes, ink: str) -> None:
-    """The way from people to a released gradient; the trusted part is boxed."""
+    """The way from people to the next point; what privacy rests on is boxed."""
     axes.set_axis_off()
     axes.set_xlim(0, 10)
     axes.set_ylim(0, 2.6)
@@ -65,13 +65,13 @@ def pipeline(axes: Axes, ink: str) -> None:
             (3.45, 0.2), 4.75, 1.85, boxstyle="round,pad=0.1", fill=False, ec=GREEN, lw=2
         )
     )
-    axes.text(5.8, 2.28, "blindstep/trusted", ha="center", color=GREEN, weight="bold")
+    axes.text(5.8, 2.28, "the gate: blindstep/private", ha="center", color=GREEN, weight="bold")
     steps = [
         (0.15, "people\nanswer at\nx ± h u", GREY),
-        (1.75, "f(x + h u)\n- f(x - h u)", GREY),
-        (3.5, "clamp\neach\ndifference", BLUE),
-        (5.1, "clip each\nperson's\nestimate", BLUE),
-        (6.7, "average,\nadd secret\nnoise", BLUE),
+        (1.75, "one vector\nfor each\nperson", GREY),
+        (3.5, "clip each\nperson's\nvector", BLUE),
+        (5.1, "add up,\nexactly", BLUE),
+        (6.7, "charge the\nledger, add\nsecret noise", BLUE),
         (8.5, "release:\nlearner\nmoves x", ORANGE),
     ]
     for number, (left, words, colour) in enumerate(steps):
@@ -91,20 +91,26 @@ def prefix_noise(axes: Axes, ink: str) -> None:
     time = np.arange(1, steps + 1)
     printed = np.sqrt(2 * np.log(steps) * np.bitwise_count(time))
     axes.plot(time, printed, color=GREY, lw=0.6, label="tree, the paper's constant")
-    styles = {"tree": (ORANGE, 0.6), "sqrt": (GREEN, 2.2), "blt": (BLUE, 2.2)}
+    styles = {
+        "independent": (ink, 1.2),
+        "tree": (ORANGE, 0.6),
+        "sqrt": (GREEN, 2.2),
+        "blt": (BLUE, 2.2),
+    }
     names = {
+        "independent": "independent draws",
         "tree": "tree, exact count",
         "sqrt": "square root",
         "blt": "BLT: a few buffers of state",
     }
     for name, (colour, width) in styles.items():
         mechanism = MECHANISMS[name](steps)
-        std = mechanism.row_norms() * mechanism.column_norms().max()
+        std = prefix_of(mechanism).row_norms() * mechanism.column_norms().max()
         line = "--" if name == "sqrt" else "-"
         axes.plot(time, std, line, color=colour, lw=width, label=names[name])
     axes.set_xlabel("step of a block")
     axes.set_ylabel("noise, standard deviation (mu = 1)")
-    axes.set_ylim(0, 17)
+    axes.set_ylim(0, 34)
     axes.legend(frameon=False, labelcolor=ink, ncols=2)
 
 

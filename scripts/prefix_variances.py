@@ -1,23 +1,24 @@
-"""Print how noisy each prefix mechanism is: `.venv/bin/python scripts/prefix_variances.py`.
+"""Print how noisy running sums are: `.venv/bin/python scripts/prefix_variances.py`.
 
-Variance of the noise on a prefix sum at mu = 1 for increments of sensitivity 1, maximum and mean
-over the releases, and the lower bound (nuclear norm of A / T)^2 on the mean.
+For each mechanism: the variance of the noise on a running sum at mu = 1 for increments of
+sensitivity 1, its maximum and its mean over the T sums, and the lower bound (nuclear norm of A / T)^2
+on the mean. `docs/prefix-sums.md` shows the table.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from blindstep.trusted.blt import BLT
-from blindstep.trusted.prefix import BinaryTree, Independent, Prefix
-from blindstep.trusted.toeplitz import SquareRoot
+from blindstep.optimize.prefix import prefix_of
+from blindstep.private.mechanisms import BinaryTree, Independent, Mechanism
+from blindstep.private.tables.toeplitz import BLT, SquareRoot
 
 HORIZONS = (64, 1024, 16384, 2**20)
 
 
-def max_and_mean(mechanism: Prefix) -> str:
-    """Both figures of one mechanism, as text."""
-    variances = (mechanism.column_norms().max() * mechanism.row_norms()) ** 2
+def max_and_mean(mechanism: Mechanism) -> str:
+    """Both figures of one mechanism, as text: the longest column of C times the rows of B."""
+    variances = (mechanism.column_norms().max() * prefix_of(mechanism).row_norms()) ** 2
     return f"{variances.max():.2f} / {variances.mean():.2f}"
 
 

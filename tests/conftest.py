@@ -9,12 +9,9 @@ jax.config.update("jax_disable_most_optimizations", True)
 # All but the planner's search, which makes millions of small calls on plain numbers: pyright reads it.
 install_import_hook(
     [
-        *("blindstep.trusted", "blindstep.drivers", "blindstep.insight", "blindstep.sklearn"),
-        *(
-            "blindstep.optimize.conversion",
-            "blindstep.optimize.learners",
-            "blindstep.optimize.plan",
-        ),
+        *("blindstep.private", "blindstep.ledger", "blindstep.estimate", "blindstep.drivers"),
+        *("blindstep.insight", "blindstep.sklearn", "blindstep.optimize.conversion"),
+        *("blindstep.optimize.learners", "blindstep.optimize.prefix"),
     ],
     "typechecking.checked",
 )

@@ -8,7 +8,9 @@ print(result.privacy)
 """
 
 from blindstep.drivers import host
+from blindstep.drivers.callbacks import LossFailed
 from blindstep.drivers.compiled import minimize
+from blindstep.drivers.engines import EngineLost
 from blindstep.drivers.optimizer import Optimizer
 from blindstep.drivers.result import History, Result
 from blindstep.errors import (
@@ -16,16 +18,34 @@ from blindstep.errors import (
     HorizonExceeded,
     InvalidArgument,
     NoEntropy,
+    SecretCopied,
     VacuousPlan,
 )
+from blindstep.estimate.bounds import Bounds, Clip, Lipschitz, Range
 from blindstep.insight.audit import Audit, audit
 from blindstep.insight.certificate import Certificate, certificate
 from blindstep.insight.clipping import fraction_clipped
+from blindstep.insight.report import report
+from blindstep.ledger.refusals import (
+    BudgetExceeded,
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointMismatch,
+    CheckpointUnwritable,
+    LedgerBusy,
+    LedgerDamaged,
+    LedgerError,
+    LedgerMismatch,
+    LedgerTruncated,
+    LedgerUnreadable,
+    LedgerUnwritable,
+    NoiseReused,
+    RecordsConsumed,
+    StorageError,
+)
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan
-from blindstep.trusted.bounds import Bounds, Clip, Lipschitz, Range
-from blindstep.trusted.privacy import Privacy, Statement
-from blindstep.trusted.refusals import BudgetExceeded, StorageError
+from blindstep.private.statement import Privacy, Statement
 
 __version__ = "0.1.0"
 
@@ -35,17 +55,33 @@ __all__ = [
     "Bounds",
     "BudgetExceeded",
     "Certificate",
+    "CheckpointDamaged",
+    "CheckpointError",
+    "CheckpointMismatch",
+    "CheckpointUnwritable",
     "Clip",
+    "EngineLost",
     "History",
     "HorizonExceeded",
     "InvalidArgument",
+    "LedgerBusy",
+    "LedgerDamaged",
+    "LedgerError",
+    "LedgerMismatch",
+    "LedgerTruncated",
+    "LedgerUnreadable",
+    "LedgerUnwritable",
     "Lipschitz",
+    "LossFailed",
     "NoEntropy",
+    "NoiseReused",
     "Optimizer",
     "Plan",
     "Privacy",
     "Range",
+    "RecordsConsumed",
     "Result",
+    "SecretCopied",
     "Statement",
     "StorageError",
     "VacuousPlan",
@@ -55,4 +91,5 @@ __all__ = [
     "host",
     "minimize",
     "plan",
+    "report",
 ]

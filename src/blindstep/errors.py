@@ -7,8 +7,16 @@ or a record into a message.
 from __future__ import annotations
 
 import contextlib
+import difflib
+import functools
+import inspect
 import math
+from collections.abc import Callable
 from numbers import Integral, Real
+from typing import ParamSpec, TypeVar
+
+_Arguments = ParamSpec("_Arguments")
+_Answer = TypeVar("_Answer")
 
 
 class BlindstepError(Exception):
@@ -29,6 +37,10 @@ class HorizonExceeded(BlindstepError):
 
 class NoEntropy(BlindstepError):
     """The operating system gave no randomness; nothing may be released."""
+
+
+class SecretCopied(BlindstepError, TypeError):
+    """Something that holds a noise key was to be copied or pickled."""
 
 
 def positive(name: str, value: object, remedy: str = "give a finite number above 0") -> float:
@@ -68,7 +80,23 @@ def probability(name: str, value: object) -> float:
     number = positive(name, value, "give a probability such as 1e-5")
     if number >= 1:
         raise InvalidArgument(
-            f"{name} must be below 1, got {value!r}: it is the probability that the epsilon "
-            "guarantee fails; choose it well below 1 / records, such as 1e-5."
+            f"{name} must be below 1, got {value!r}: choose it well below 1 / records, such as 1e-5."
         )
     return number
+
+
+def answers_typos(function: Callable[_Arguments, _Answer]) -> Callable[_Arguments, _Answer]:
+    """The same function, which answers an argument that it does not have with the nearest name."""
+    called = function.__qualname__.removesuffix(".__init__")
+    names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+
+    @functools.wraps(function)
+    def answering(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Answer:
+        for name in kwargs:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                remedy = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}."
+                raise InvalidArgument(f"{called}() has no argument {name!r}: {remedy}")
+        return function(*args, **kwargs)
+
+    return answering

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from blindstep.cli.audit import audit
@@ -14,7 +17,6 @@ from blindstep.cli.train import train
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Differentially private optimization from function values alone.",
     pretty_exceptions_enable=False,
 )
 for command in (privacy, plan, train, audit, report, demo):
@@ -23,6 +25,22 @@ for command in (privacy, plan, train, audit, report, demo):
 ledger_app = typer.Typer(no_args_is_help=True, help="What was spent, run by run.")
 ledger_app.command()(show)
 app.add_typer(ledger_app, name="ledger")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"blindstep {version('blindstep')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Differentially private optimization from function values alone."""
 
 
 def main() -> None:

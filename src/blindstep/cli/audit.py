@@ -11,10 +11,11 @@ from rich.console import Console
 
 from blindstep.cli import planning
 from blindstep.cli.common import AsJson, fail, print_json
-from blindstep.drivers.plan_file import PLAN, read_plan
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.insight import audit as auditing
 from blindstep.insight.audit_view import audit_table, save_plot
+from blindstep.ledger.durable import read_file
+from blindstep.ledger.plan_file import PLAN
 from blindstep.optimize.plan import Plan
 
 # What is audited where nothing is said: each value belongs to an option and is used only if the
@@ -82,7 +83,7 @@ def _described(options: dict[str, Any]) -> Plan:
     for name, value, others in _DEFAULTS:
         if all(options[other] is None for other in (name, *others)):
             options[name] = value
-    free = all(options[name] is None for name in ("horizon", "epochs", "tolerance"))
+    free = all(options[name] is None for name in ("horizon", "rounds", "tolerance"))
     if options["preset"] == "paper" and free:
         # The theorem's own horizon would be refused where it promises nothing; privacy is the same.
         options["horizon"] = 16
@@ -100,9 +101,14 @@ def _read(path: str, options: dict[str, Any]) -> Plan:
         raise InvalidArgument(f"give either --plan or {', '.join(given)}: the plan has them all.")
     file_name = os.path.join(path, PLAN) if os.path.isdir(path) else path
     try:
-        return read_plan(file_name)
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"{file_name} is not a plan ({error}).") from error
+        return Plan.from_json(read_file(file_name).decode())
+    except OSError as error:
+        raise InvalidArgument(
+            f"{file_name} cannot be read ({error.strerror}): give the JSON of `blindstep plan`, or a "
+            "run directory."
+        ) from error
+    except ValueError as error:
+        raise InvalidArgument(f"{file_name}: {error}") from error
 
 
 def _draw(found: auditing.Audit, path: str) -> None:

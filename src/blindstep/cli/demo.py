@@ -11,6 +11,7 @@ from rich.table import Table
 from blindstep.cli.common import AsJson, print_json
 from blindstep.insight.demo import digits, votes
 from blindstep.insight.demo.story import Story
+from blindstep.insight.report import report as write_report
 
 REPORT = Path("demo") / "report.html"
 
@@ -30,7 +31,7 @@ def demo(as_json: AsJson = False) -> None:
     }
     REPORT.parent.mkdir(exist_ok=True)
     title = f"blindstep demo: votes at {label}"
-    report = str(result.report(REPORT, title=title, public_utility=utility))
+    report = str(write_report(result, REPORT, title=title, public_utility=utility))
     if as_json:
         print_json(
             {

@@ -8,14 +8,14 @@ import typer
 from rich.console import Console
 
 from blindstep.cli.common import AsJson, Delta, Epsilon, Rho, fail, print_json
-from blindstep.errors import BlindstepError
+from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.estimate.bounds import Clip
 from blindstep.insight.tables import plan_table, privacy_numbers, privacy_table
-from blindstep.optimize.plan import MECHANISMS, SAMPLERS, Plan
-from blindstep.optimize.planner import PRESETS
+from blindstep.optimize.choices import ORACLES, PRESETS, SAMPLERS, SHARINGS
+from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan as make_plan
-from blindstep.optimize.request import ORACLES
-from blindstep.trusted.bounds import Clip
-from blindstep.trusted.privacy import DEFAULT_DELTA, Privacy
+from blindstep.optimize.prefix import MECHANISMS
+from blindstep.private.statement import DEFAULT_DELTA, Privacy
 
 
 def privacy(
@@ -48,9 +48,9 @@ def plan(
     diff_clip: Annotated[float | None, typer.Option(help="Clip norm of a record's DIFF.")] = None,
     preset: Annotated[str, typer.Option(help=f"One of: {', '.join(PRESETS)}.")] = "tight",
     oracle: Annotated[str | None, typer.Option(help=f"One of: {', '.join(ORACLES)}.")] = None,
-    horizon: Annotated[int | None, typer.Option(help="Steps in an epoch (T).")] = None,
+    horizon: Annotated[int | None, typer.Option(help="Steps in a round (T).")] = None,
     period: Annotated[int | None, typer.Option(help="Steps from one GRAD to the next.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs (K).")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Restarts of the learner (K).")] = None,
     passes: Annotated[int | None, typer.Option(help="Passes over the records.")] = None,
     first_batch: Annotated[int | None, typer.Option(help="Records of a GRAD (B1).")] = None,
     diff_batch: Annotated[int | None, typer.Option(help="Records of a DIFF (B2).")] = None,
@@ -58,12 +58,9 @@ def plan(
     evaluations: Annotated[int | None, typer.Option(help="Most loss evaluations.")] = None,
     mechanism: Annotated[str | None, typer.Option(help=f"One of: {', '.join(MECHANISMS)}.")] = None,
     sampler: Annotated[str | None, typer.Option(help=f"One of: {', '.join(SAMPLERS)}.")] = None,
-    sharing: Annotated[str | None, typer.Option(help="One of: record, batch, block.")] = None,
+    sharing: Annotated[str | None, typer.Option(help=f"One of: {', '.join(SHARINGS)}.")] = None,
     smoothing: Annotated[float | None, typer.Option(help="Smoothing radius (h).")] = None,
     reach: Annotated[float | None, typer.Option(help="Longest step (D).")] = None,
-    secure: Annotated[
-        bool, typer.Option("--secure", help="Exact sums and noise, on a lattice.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan a run: every number of it, what it costs and what it certifies."""
@@ -91,6 +88,8 @@ def plan_from(
     **options: Any,
 ) -> Plan:
     """The plan that the options of `blindstep plan` describe."""
+    if clip is None and diff_clip is not None:
+        raise InvalidArgument(f"--diff-clip {diff_clip:g} needs --clip too: give both.")
     return make_plan(
         privacy=Privacy(epsilon, delta, rho=rho),
         bounds=None if clip is None else Clip(clip, diff_clip),

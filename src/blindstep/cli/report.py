@@ -12,9 +12,9 @@ from blindstep.insight.report import report_run_directory
 
 
 def report(
-    directory: Annotated[str, typer.Argument(help="A run directory, of a run finished or not.")],
+    directory: Annotated[str, typer.Argument(help="The directory of a run, finished or not.")],
     out: Annotated[
-        str | None, typer.Option(help="The file to write; left out: report.html in the directory.")
+        str | None, typer.Option(help="The file to write. Default: DIRECTORY-report.html.")
     ] = None,
     title: Annotated[str | None, typer.Option(help="The heading.")] = None,
     ledger: Annotated[
@@ -22,7 +22,10 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a self-contained HTML report of a run: privacy, noise, plan, ledger; nothing secret."""
+    """Write a self-contained HTML report of a run: privacy, noise, plan, ledger; nothing secret.
+
+    The run directory holds the noise key, so the page goes beside it, not into it.
+    """
     try:
         path = report_run_directory(directory, out, title=title, ledger=ledger)
     except BlindstepError as error:
@@ -30,4 +33,4 @@ def report(
     if as_json:
         print_json({"report": str(path)})
     else:
-        print(path)
+        print(f"{path}: the report, for a browser. It holds nothing secret.")

@@ -21,8 +21,8 @@ Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 MakeExecutor = Callable[[], concurrent.futures.Executor]
 Outcome = np.ndarray | Exception
 
-# How often lost tasks are given out again before they are taken apart, record by record.
-_ROUNDS = 3
+# How often tasks are given out before those that are lost are taken apart, record by record.
+_TRIES = 3
 
 
 class EngineLost(BlindstepError):
@@ -30,7 +30,7 @@ class EngineLost(BlindstepError):
 
 
 class Engine:
-    """A map or an executor, used in rounds until every task has its values."""
+    """A map or an executor, used until every task has its values."""
 
     def __init__(
         self,
@@ -39,6 +39,13 @@ class Engine:
     ) -> None:
         if executor is not None and map is not None:
             raise InvalidArgument("give an executor or a map, not both.")
+        if not (executor is None or callable(executor) or hasattr(executor, "submit")):
+            raise InvalidArgument(
+                f"executor must be a concurrent.futures executor, or a function that makes one, got "
+                f"{executor!r}: for two processes, give executor=lambda: ProcessPoolExecutor(2)."
+            )
+        if not (map is None or callable(map)):
+            raise InvalidArgument(f"map must be a function like the builtin map, got {map!r}.")
         self._map = map
         # A class of executors has `submit` too, but is a function that makes one.
         ready = hasattr(executor, "submit") and not isinstance(executor, type)
@@ -47,14 +54,14 @@ class Engine:
         self._made: Any = None
 
     def perform(self, tasks: Sequence[Task]) -> list[np.ndarray]:
-        """The values of all tasks, in their order. Rounds, then one record at a time.
+        """The values of all tasks, in their order. What is lost is tried again, then record by record.
 
         A record that takes its worker down whenever it is alone counts 0. Whether it was the record
         or the engine shows in a task without records: where that fails too, `EngineLost` is raised.
         """
         results: dict[int, np.ndarray] = {}
-        for _ in range(_ROUNDS):
-            self._round(tasks, results)
+        for _ in range(_TRIES):
+            self._try(tasks, results)
             if len(results) == len(tasks):
                 break
             self._renew()
@@ -71,7 +78,7 @@ class Engine:
             self._made.shutdown(wait=True)
             self._made = None
 
-    def _round(self, tasks: Sequence[Task], results: dict[int, np.ndarray]) -> None:
+    def _try(self, tasks: Sequence[Task], results: dict[int, np.ndarray]) -> None:
         left = [place for place in range(len(tasks)) if place not in results]
         for place, outcome in self._outcomes([tasks[place] for place in left]):
             if isinstance(outcome, np.ndarray):
@@ -87,8 +94,8 @@ class Engine:
         ((_, outcome),) = self._outcomes([task.nobody()])
         if isinstance(outcome, Exception):
             raise EngineLost(
-                f"the workers do not answer any more ({type(outcome).__name__}, after {_ROUNDS} "
-                "rounds): the step was not released. Give `executor` as a function that makes a "
+                f"the workers do not answer any more ({type(outcome).__name__}, after {_TRIES} "
+                "tries): the step was not released. Give `executor` as a function that makes a "
                 "new one, such as lambda: get_reusable_executor(max_workers=2), and see that the "
                 "loss can be sent to a worker (defined in a module it can import)."
             ) from None
@@ -153,4 +160,4 @@ def _ray_function(function: Callable[[Any], Any]) -> Any:
     """The function as Ray's workers know it; it is sent to them once, not in every step."""
     import ray
 
-    return ray.remote(max_retries=_ROUNDS)(function)
+    return ray.remote(max_retries=_TRIES)(function)

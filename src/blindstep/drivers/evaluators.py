@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,11 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from blindstep.drivers.answers import number
-from blindstep.drivers.pytrees import ParameterSpace, check_loss, count_records
+from blindstep.drivers.pytrees import (
+    Loss,
+    ParameterSpace,
+    UntraceableLoss,
+    check_loss,
+    count_records,
+)
+from blindstep.drivers.tasks import number
 from blindstep.errors import InvalidArgument
 
-Loss = Callable[[PyTree, PyTree], Any]
 # Numbers held at once for points times records: 2^21 float64 are 16 MiB.
 _AT_ONCE = 2**21
 
@@ -144,6 +147,8 @@ def evaluator(loss: Loss, space: ParameterSpace, params: PyTree, data: PyTree) -
     data = jax.tree.map(np.asarray, data)
     try:
         check_loss(loss, params, data)
+    except UntraceableLoss:
+        return PlainLoss(loss, space, data)
     except InvalidArgument:
         raise
     except Exception:  # whatever a loss does that was never meant for JAX's tracers

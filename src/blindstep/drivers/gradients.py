@@ -1,12 +1,6 @@
-"""One gradient of all records at a public point, released through an oracle.
-
-For who wants single gradients and not a run. It charges nothing: that is done between
-`increment_at`, which is secret, and `release`.
-"""
+"""One noisy gradient of all records at a public point, through a gate: for certificates."""
 
 from __future__ import annotations
-
-import contextlib
 
 import equinox as eqx
 import jax
@@ -14,76 +8,89 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from blindstep.drivers.answers import combine, number
-from blindstep.drivers.evaluators import CompiledLoss, Evaluator, Loss
-from blindstep.drivers.pytrees import ParameterSpace
-from blindstep.trusted.estimators import Estimator, Kind, Query
-from blindstep.trusted.increments import chunk_for, increment, probe_points
-from blindstep.trusted.oracle import Oracle
-from blindstep.trusted.randomness import NoiseKey
+from blindstep.drivers.evaluators import CompiledLoss, Evaluator, PlainLoss
+from blindstep.drivers.pytrees import Loss, ParameterSpace
+from blindstep.drivers.query import points_at
+from blindstep.drivers.tasks import Task, Work, perform
+from blindstep.estimate.estimators import Estimator, Query
+from blindstep.estimate.probing import Probing, probing_of_answers, probing_of_loss
+from blindstep.private.gate import Gate, Memory, Permit
+from blindstep.private.schedule import Kind
 
 # Numbers in the probe points of a loss outside JAX that are held at once.
 _AT_ONCE = 2**21
 
 
-def increment_at(
+def release_gradient(
+    gate: Gate,
     estimator: Estimator,
     evaluator: Evaluator,
     space: ParameterSpace,
-    data: PyTree,
     point: Float[np.ndarray, " dim"],
     key: Key[Array, ""],
-) -> Float[Array, " dim"]:
-    """The mean of all records' enforced estimates: before noise, so secret."""
+) -> Float[np.ndarray, " dim"]:
+    """The next release of `gate`: the mean of all records' gradient estimates at `point`, noisy."""
     query = Query(jnp.asarray(point), jnp.asarray(point), key, Kind.GRAD)
     if isinstance(evaluator, CompiledLoss):
-        return _compiled(estimator, evaluator.loss, space, evaluator.data, query)
-    answers, size = [], max(1, _AT_ONCE // (2 * estimator.number * estimator.dim))
-    for start in range(0, evaluator.records, size):
-        positions = jnp.arange(start, min(start + size, evaluator.records))
-        for row, points in zip(positions, _points(estimator, query, positions), strict=True):
-            record = jax.tree.map(lambda leaf, r=int(row): leaf[r], data)
-            answers.append(_answers(evaluator.loss, space, record, np.asarray(points)))
-    return _combined(estimator, query, jnp.asarray(np.stack(answers)))
+        loss, data = evaluator.loss, evaluator.data
+
+        def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
+            return _from_loss(permit, memory, estimator, loss, space, data, query)
+    else:
+        # The rows of the release, in their order: answers belong to places of the batch.
+        answers = _answers(estimator, evaluator, space, query, gate.rows(gate.position))
+
+        def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
+            return _from_answers(permit, memory, estimator, answers, query)
+
+    return np.asarray(gate.through(program))
 
 
 def _answers(
-    loss: Loss, space: ParameterSpace, record: PyTree, points: Float[np.ndarray, "2 q dim"]
-) -> Float[np.ndarray, "2 q"]:
-    """One record's losses; what raises or is no finite number makes it count 0, and nothing is said."""
-    values = np.full(points.shape[:2], np.nan)
-    for place in np.ndindex(*values.shape):
-        with contextlib.suppress(Exception):
-            values[place] = number(loss(space.unflatten(points[place]), record))
-    return values
-
-
-_points = eqx.filter_jit(probe_points)
-_combined = eqx.filter_jit(combine)
+    estimator: Estimator,
+    evaluator: PlainLoss,
+    space: ParameterSpace,
+    query: Query,
+    rows: Int[np.ndarray, " batch"],
+) -> Float[Array, "batch 2 q"]:
+    """The losses of all rows; what raises or is no finite number makes its record count 0."""
+    work = Work(evaluator.loss, space, vectorized=False, timeout=None)
+    size = max(1, _AT_ONCE // (2 * estimator.directions * estimator.dim))
+    values = []
+    for start in range(0, len(rows), size):
+        some = rows[start : start + size]
+        points = np.asarray(points_at(estimator, query, jnp.arange(start, start + len(some))))
+        records = jax.tree.map(lambda leaf, some=some: leaf[some], evaluator.data)
+        points = points.reshape(len(points), -1, estimator.dim)
+        values.append(perform(Task(work, points, records, len(some))))
+    return jnp.asarray(np.concatenate(values).reshape(len(rows), 2, estimator.directions))
 
 
 @eqx.filter_jit
-def _compiled(
-    estimator: Estimator, loss: Loss, space: ParameterSpace, data: PyTree, query: Query
-) -> Float[Array, " dim"]:
-    def evaluate(points: Float[Array, "2 q dim"], record: PyTree) -> Float[Array, "2 q"]:
-        return jax.vmap(jax.vmap(lambda point: loss(space.unflatten(point), record)))(points)
-
-    batch = jax.tree.leaves(data)[0].shape[0]
-    return increment(
-        estimator, query, evaluate, data, chunk_for(batch, estimator.number, estimator.dim)
+def _from_loss(
+    permit: Permit,
+    memory: Memory,
+    estimator: Estimator,
+    loss: Loss,
+    space: ParameterSpace,
+    data: PyTree,
+    query: Query,
+) -> tuple[Memory, Float[Array, " dim"]]:
+    probing = probing_of_loss(
+        estimator, lambda point, record: loss(space.unflatten(point), record), data
     )
-
-
-def release(
-    oracle: Oracle, moved: Float[Array, " dim"], step: int, noise: NoiseKey
-) -> Float[np.ndarray, " dim"]:
-    """The increment with its noise: the only thing that leaves."""
-    return np.asarray(_noisy(oracle, moved, jnp.asarray(step), noise))
+    return _release(permit, memory, probing, query)
 
 
 @eqx.filter_jit
-def _noisy(
-    oracle: Oracle, moved: Float[Array, " dim"], block: Int[Array, ""], noise: NoiseKey
-) -> Float[Array, " dim"]:
-    return oracle.release(oracle.init(), moved, block, 1, noise)[1]
+def _from_answers(
+    permit: Permit, memory: Memory, estimator: Estimator, answers: Array, query: Query
+) -> tuple[Memory, Float[Array, " dim"]]:
+    return _release(permit, memory, probing_of_answers(estimator, answers), query)
+
+
+def _release(
+    permit: Permit, memory: Memory, probing: Probing, query: Query
+) -> tuple[Memory, Float[Array, " dim"]]:
+    batch = permit.terms.schedule.batch_of(Kind.GRAD)
+    return permit.release(memory, Kind.GRAD, probing.contributions(query, batch))

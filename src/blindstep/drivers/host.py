@@ -14,25 +14,23 @@ import concurrent.futures
 import inspect
 import os
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from blindstep.drivers import fingerprints
 from blindstep.drivers.engines import Engine, EngineLost, MakeExecutor, Map, ray_map
 from blindstep.drivers.optimizer import Optimizer
 from blindstep.drivers.planned import plan_for
 from blindstep.drivers.progress import RunProgress
-from blindstep.drivers.pytrees import ParameterSpace, count_records
+from blindstep.drivers.pytrees import Loss, ParameterSpace, count_records
 from blindstep.drivers.query import BatchQuery
 from blindstep.drivers.result import Result
-from blindstep.drivers.tasks import Loss, Task, Work
-from blindstep.errors import InvalidArgument, positive
+from blindstep.drivers.tasks import Task, Work
+from blindstep.errors import InvalidArgument, answers_typos, positive
+from blindstep.estimate.bounds import Bounds
 from blindstep.optimize.plan import Plan
-from blindstep.trusted.privacy import Privacy
+from blindstep.private.statement import Privacy
 
 __all__ = ["EngineLost", "minimize", "ray_map"]
 
@@ -44,6 +42,7 @@ _PIECES = 64
 _POINTS = 2**20
 
 
+@answers_typos
 def minimize(
     loss: Loss,
     params: PyTree,
@@ -52,6 +51,24 @@ def minimize(
     privacy: Privacy | None = None,
     radius: float | None = None,
     plan: Plan | None = None,
+    preset: str | None = None,
+    lipschitz: float | None = None,
+    gap: float | None = None,
+    bounds: Bounds | None = None,
+    oracle: str | None = None,
+    horizon: int | None = None,
+    period: int | None = None,
+    rounds: int | None = None,
+    passes: int | None = None,
+    first_batch: int | None = None,
+    diff_batch: int | None = None,
+    directions: int | None = None,
+    evaluations: int | None = None,
+    mechanism: str | None = None,
+    sampler: str | None = None,
+    sharing: str | None = None,
+    smoothing: float | None = None,
+    reach: float | None = None,
     executor: concurrent.futures.Executor | MakeExecutor | None = None,
     map: Map | None = None,
     vectorized: bool = False,
@@ -61,7 +78,6 @@ def minimize(
     checkpoint: str | os.PathLike[str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
     budget: Privacy | None = None,
-    **choices: Any,
 ) -> Result:
     """Minimize the mean of `loss(params, record)` over records, privately, from its values alone.
 
@@ -75,7 +91,25 @@ def minimize(
         data: a pytree of arrays whose leading axis is the record: one row, one person.
         privacy: the budget, such as Privacy(epsilon=4, delta=1e-5).
         radius: Goldstein radius of the answer.
-        plan: a ready plan instead of `privacy`, `radius` and `choices`.
+        plan: a ready plan (`blindstep.plan`) instead of `privacy`, `radius` and the choices below.
+        preset: "tight" (default), "paper" or "klt".
+        lipschitz: Lipschitz bound of the loss. Enforced by clamping: privacy does not rest on it.
+        gap: bound on F(params) - inf F.
+        bounds: further bounds, such as Clip(1.0) or Range(0, 1).
+        oracle: "naive" or "variance-reduced".
+        horizon: steps in a round.
+        period: steps from one fresh gradient to the next.
+        rounds: restarts of the learner.
+        passes: times that the run goes through the records.
+        first_batch: records of a fresh gradient.
+        diff_batch: records of a gradient difference.
+        directions: random directions for each record.
+        evaluations: the most loss evaluations of the run.
+        mechanism: the noise: "independent", "tree", "sqrt" or "blt".
+        sampler: the directions: "structured", "haar" or "sphere".
+        sharing: directions for each "record", or shared by a "block".
+        smoothing: how far from a point the loss is evaluated.
+        reach: the longest step.
         executor: a `concurrent.futures` executor, or a function that makes one. With a function, a
             pool that broke with a worker is replaced, and the tasks that were lost are repeated.
         map: a function like the builtin map instead, such as a pool's `map` or `ray_map`.
@@ -85,8 +119,9 @@ def minimize(
         timeout: seconds for one call of the loss, measured where it runs. A late call goes on in the
             background and is not read. Who is late is up to the machine, so results repeat exactly
             only where nobody is.
-        seed: for reproduction only: a seeded run is not private against who knows the seed.
-        progress: show a progress bar (epoch, privacy spent, time; never a loss).
+        seed: for reproduction only: a seeded run is not private against anyone who knows or can
+            guess the seed.
+        progress: show a progress bar (round, privacy spent, time; never a loss).
         checkpoint: a directory for the run. The same call goes on after a crash where it was, with
             the same releases bit for bit; of a finished run it returns the result and releases
             nothing. The loss need not give the same answer each time: the answers of each step are
@@ -97,7 +132,6 @@ def minimize(
             the run directory has its own.
         budget: what all runs in the ledger together may spend; a run that would spend more is
             refused before anything is evaluated.
-        **choices: passed to `blindstep.plan`: lipschitz, gap, bounds, horizon, ...
 
     Returns:
         Parameters with their privacy statement, the plan and the history of public quantities.
@@ -105,8 +139,8 @@ def minimize(
     Raises:
         EngineLost: the workers are gone and cannot be replaced; the current step is not released.
     """
-    space = ParameterSpace.of(params)
-    plan = plan_for(space, count_records(data), plan, privacy, radius, choices)
+    space, chosen = ParameterSpace.of(params), locals()
+    plan = plan_for(space, count_records(data), plan, chosen)
     _check_signature(loss)
     if timeout is not None:
         positive("timeout", timeout, "give seconds, or leave it out")
@@ -115,8 +149,8 @@ def minimize(
         lambda leaf: leaf if isinstance(leaf, np.memmap) else np.asarray(leaf), data
     )
     engine = Engine(executor, map)
-    with _HostRun(
-        data, plan, params, seed=seed, checkpoint=checkpoint, ledger=ledger, budget=budget
+    with Optimizer(
+        plan, params, data=data, seed=seed, checkpoint=checkpoint, ledger=ledger, budget=budget
     ) as opt:
         try:
             _answer(opt, data, work, engine, progress)
@@ -125,31 +159,15 @@ def minimize(
     return opt.result()
 
 
-class _HostRun(Optimizer):
-    """An optimizer whose records can be seen: on resuming they must be the same."""
-
-    def __init__(self, data: PyTree, plan: Plan, params: PyTree, **storage: Any) -> None:
-        self._data = data
-        super().__init__(plan, params, **storage)
-
-    def _known(self, records: str | None, params: PyTree) -> fingerprints.Fingerprints:
-        # Not as the name of the people: a ledger may be read by others, and who knows all records
-        # but one could check a guess of that one against a hash.
-        return replace(super()._known(records, params), data=fingerprints.of_data(self._data))
-
-
 def _answer(opt: Optimizer, data: PyTree, work: Work, engine: Engine, progress: bool) -> None:
     """Answer every step that is still to come."""
-    oracle = opt.plan.build().oracle
-    with RunProgress(oracle, opt.epochs, opt.plan.delta, show=progress) as bar:
-        for epoch in range(opt.epoch):
-            bar.advance(epoch + 1)
+    with RunProgress(opt.plan, show=progress) as bar:
         while not opt.done:
             query = opt.ask()
+            bar.show(opt.round, opt.round * opt.plan.horizon + opt.step + 1)
             values = engine.perform(list(tasks_of(query, data, work)))
             opt.tell(query, np.concatenate(values).ravel())
-            if opt.step == 0:
-                bar.advance(opt.epoch)
+        bar.show(opt.round, opt.plan.schedule.releases)
 
 
 def tasks_of(query: BatchQuery, data: PyTree, work: Work) -> Iterator[Task]:

@@ -1,8 +1,8 @@
 """Data that the user has sharded over a mesh of devices: it stays where it is, and work follows it.
 
-Each device evaluates its share of a batch; what is added up between devices is the batch's
-estimates, as the compiler decides. Noise and directions are functions of keys, the same on every
-device. So the result is that of one device, up to the order of a sum.
+Each device evaluates its share of a batch, and the gate adds up what the devices found, exactly.
+Noise and directions are functions of keys, the same on every device. So the result is that of one
+device, up to how the loss itself is rounded.
 """
 
 from __future__ import annotations
@@ -45,14 +45,12 @@ def over_records(data: PyTree) -> NamedSharding | None:
     return None
 
 
-def spread(evaluate: Callable[..., Array], sharding: NamedSharding | None) -> Callable[..., Array]:
+def spread(evaluate: Callable[..., Array], sharding: NamedSharding) -> Callable[..., Array]:
     """`evaluate`, such that a batch of calls (`jax.vmap`) is spread over devices like the records.
 
     It is called for one record at a time; only when these calls are batched is there an axis to
     spread. The values are the same.
     """
-    if sharding is None:
-        return evaluate
 
     @custom_vmap
     def together(points: Array, record: PyTree) -> tuple[Array, PyTree]:

@@ -14,64 +14,78 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
+import threading
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree, Shaped
+from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
-from blindstep.drivers import fingerprints
-from blindstep.drivers.answers import numbers, release
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.drivers.query import BatchQuery
-from blindstep.drivers.result import History, Result
-from blindstep.drivers.session import Session
-from blindstep.drivers.storage import Storage
-from blindstep.errors import HorizonExceeded, InvalidArgument
-from blindstep.optimize.conversion import State
+from blindstep.drivers.result import Result, finished
+from blindstep.drivers.step import take_step, traced
+from blindstep.drivers.tasks import numbers
+from blindstep.errors import HorizonExceeded, InvalidArgument, answers_typos
+from blindstep.estimate.probing import probing_of_answers
+from blindstep.ledger import fingerprints
+from blindstep.ledger.checkpoint import Arrays
+from blindstep.ledger.session import Session
+from blindstep.ledger.storage import Storage
+from blindstep.optimize.conversion import Conversion, State, Told
 from blindstep.optimize.plan import Plan
-from blindstep.trusted.checkpoint import Arrays
-from blindstep.trusted.estimators import Kind
-from blindstep.trusted.privacy import Privacy, Statement, statement
-from blindstep.trusted.randomness import public_stream
+from blindstep.private.gate import Memory, Permit
+from blindstep.private.noise import Uncopied
+from blindstep.private.schedule import Kind
+from blindstep.private.statement import Privacy, Statement, statement
 
 
-class Optimizer:
-    """A private run whose loss is evaluated by the caller. Use it from one thread at a time.
+class Optimizer(Uncopied):
+    """A private run whose loss is evaluated by the caller.
 
-    Everything public is a plain attribute. What must stay secret (the noise key, the answers, sums
-    without noise) is in no attribute or method; it is in the run directory, if there is one.
+    Threads may share it: calls take turns. (Between `done` and `ask` another thread may finish the
+    run; `ask` then raises HorizonExceeded.)
+
+    Everything public is a plain attribute. What must stay secret (the noise key, the answers) is in
+    no public attribute or method; it is in the run directory, if there is one. It cannot be copied
+    or pickled: two copies, told different answers, would release both under the same noise.
 
     Attributes:
         plan: the plan of the run.
         space: how flat vectors map to parameters.
         run: the public name of this run, from its public key; the same after a crash.
         seeded: whether a user's seed made the keys.
-        means: the mean of each finished epoch.
+        means: the mean of each finished round.
     """
 
+    @answers_typos
     def __init__(
         self,
         plan: Plan,
         params: PyTree,
         *,
+        data: PyTree = None,
         seed: int | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         ledger: str | os.PathLike[str] | None = None,
         budget: Privacy | None = None,
-        records: str | None = None,
+        cohort: str | None = None,
     ) -> None:
         """Begin a run, or go on with the one in `checkpoint`.
 
         Args:
             plan: from `blindstep.plan`. Record numbers are 0 .. plan.records - 1.
             params: where to start: a pytree of floating-point arrays.
-            seed: for reproduction only: a seeded run is not private against who knows the seed.
+            data: the records, if they are here: on resuming they must be the same. They are read
+                for their fingerprint and not kept.
+            seed: for reproduction only: a seeded run is not private against anyone who knows or can
+                guess the seed.
             checkpoint: a directory for the run. The same call goes on after a crash where it was:
                 with every answer that a `tell` has returned from, and with the same releases bit
                 for bit. A step that may have been seen is released again from the answers it had,
@@ -81,7 +95,7 @@ class Optimizer:
                 out, the run directory has its own. It is locked until `close`.
             budget: what all runs in the ledger together may spend; a run that would spend more is
                 refused before anything is asked.
-            records: which people these are, in words, such as "survey 2026": the name they get in a
+            cohort: which people these are, in words, such as "survey 2026": the name they get in a
                 ledger that is begun here. On resuming it must be the same.
         """
         self.plan, self.space = plan, ParameterSpace.of(params)
@@ -89,43 +103,33 @@ class Optimizer:
             raise InvalidArgument(
                 f"the plan is for {plan.dim} parameters, but params has {self.space.dim}: plan again."
             )
-        storage = Storage(checkpoint, ledger, budget, records)
-        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+        self._turn = threading.RLock()
+
+        def known() -> fingerprints.Fingerprints:
+            found = fingerprints.of_questions(cohort, params)
+            return found if data is None else replace(found, data=fingerprints.of_data(data))
+
+        storage = Storage(checkpoint, ledger, budget, cohort)
         with jax.enable_x64(True):
-            self._machine = plan.build()
-            start = self._machine.begin(self.space.flatten(params))
-            self._session = Session(
-                self._machine,
-                plan,
-                start,
-                storage,
-                lambda: self._known(records, params),
-                seed=seed,
-            )
+            machine = plan.build()
+            start = machine.begin(self.space.flatten(params))
+            self._session = Session(plan.terms, plan.to_dict(), start, storage, known, seed=seed)
+            self._gate = self._session.gate
+            self._machine = traced(machine)
             try:
                 self._go_on()
             except BaseException:
                 self._session.close()
                 raise
 
-    def _known(self, records: str | None, params: PyTree) -> fingerprints.Fingerprints:
-        """What must be the same on resuming."""
-        return fingerprints.of_questions(records, params)
-
     def _go_on(self) -> None:
         """Take over what the session found: nothing, or where the run was when it was cut short."""
-        keys, saved = self._session.keys, self._session.saved
-        self.seeded, self._public, self._noise = keys.seeded, keys.public, keys.noise
-        # Floats become traced arguments: runs that differ in noise or step size share a program.
-        self._traced = jax.tree.map(
-            lambda v: jnp.asarray(v) if isinstance(v, float) else v, self._machine
-        )
-        words = np.asarray(jax.random.key_data(keys.public)).astype("<u4").tobytes()
+        public, saved = self._gate.public, self._session.saved
+        self.seeded = self._gate.seeded
+        words = np.asarray(jax.random.key_data(public)).astype("<u4").tobytes()
         self.run = hashlib.sha256(b"blindstep run " + words).hexdigest()[:16]
         self.means: list[Float[np.ndarray, " dim"]] = list(saved.get("means", ()))
         self._norms = [(float(a), float(b)) for a, b in saved.get("norms", ())]
-        self._seconds: list[float] = [float(each) for each in saved.get("seconds", ())]
-        self._began = time.perf_counter() - (self._seconds[-1] if self._seconds else 0.0)
         self._enter(self._session.state)
         if "answers" in saved:
             self._answers, self._answered = saved["answers"].copy(), saved["answered"].copy()
@@ -138,30 +142,30 @@ class Optimizer:
                 f"{self._session.begun - 1} may have been seen, and are released again only from "
                 "the very answers they had. If those cannot be had again, restore a newer copy of "
                 "the run directory before you ask anybody, or start a new run.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     # -- public state --------------------------------------------------------------------------
 
     @property
-    def epochs(self) -> int:
-        """Epochs in the whole run."""
-        return self._machine.epochs
+    def rounds(self) -> int:
+        """Rounds in the whole run."""
+        return self.plan.rounds
 
     @property
-    def epoch(self) -> int:
-        """Epochs finished."""
-        return int(self._state.epoch)
+    def round(self) -> int:
+        """Rounds finished."""
+        return int(self._state.round)
 
     @property
     def step(self) -> int:
-        """Steps finished in this epoch."""
+        """Steps finished in this round."""
         return int(self._state.step)
 
     @property
     def done(self) -> bool:
         """Whether every step of the plan has been released."""
-        return self.epoch >= self.epochs
+        return self.round >= self.rounds
 
     @property
     def point(self) -> PyTree:
@@ -176,22 +180,22 @@ class Optimizer:
     @property
     def privacy(self) -> Statement:
         """The privacy statement of the whole run, finished or not."""
-        return statement(self._machine.oracle, self.plan.delta, seeded=self.seeded)
+        return statement(self._gate.terms, self.plan.delta, seeded=self.seeded)
 
     def __repr__(self) -> str:
-        where = "done" if self.done else f"epoch {self.epoch + 1}, step {self.step + 1}"
-        return f"Optimizer(run {self.run}: {where} of {self.epochs} x {self.plan.horizon})"
+        where = "done" if self.done else f"round {self.round + 1}, step {self.step + 1}"
+        return f"Optimizer(run {self.run}: {where} of {self.rounds} x {self.plan.horizon})"
 
     # -- ask and tell --------------------------------------------------------------------------
 
     def ask(self) -> BatchQuery:
         """All questions of the current step; asking again gives the same ones."""
-        if self.done:
+        asked = self._asked
+        if asked is None:
             raise HorizonExceeded(
-                f"all {self.epochs} epochs of the plan are done: take result(), or plan a longer run."
+                f"all {self.rounds} rounds of the plan are done: take result(), or plan a longer run."
             )
-        assert self._asked is not None
-        return self._asked
+        return asked
 
     def tell(
         self,
@@ -211,13 +215,14 @@ class Optimizer:
         checkpoint, the answers are on the disk when this returns; that takes a few fsyncs, so hand
         in many answers at a time where there are many.
         """
-        places = self._places(query, len(values), where)
-        if places is None:
-            return
         values = numbers(values)
-        places, first = np.unique(places, return_index=True)
-        fresh = ~self._answered[places]
-        self._take(places[fresh], values[first[fresh]])
+        with self._turn:
+            places = self._places(query, len(values), where)
+            if places is None:
+                return
+            places, first = np.unique(places, return_index=True)
+            fresh = ~self._answered[places]
+            self._take(places[fresh], values[first[fresh]])
 
     def give_up(self, query: BatchQuery) -> None:
         """Say that the missing answers will never come: their records count 0, the step goes on.
@@ -225,46 +230,36 @@ class Optimizer:
         A record that has answered only some of its questions counts 0 as well. Answers that come
         afterwards are ignored. Nothing ever counts 0 for silence unless this was called.
         """
-        if self._places(query, 0, ()) is None:
-            return
-        self._take(np.flatnonzero(~self._answered), np.nan)
+        with self._turn:
+            if self._places(query, 0, ()) is not None:
+                self._take(np.flatnonzero(~self._answered), np.nan)
 
     def unanswered(self) -> Int[np.ndarray, " open"]:
         """The questions of the current step that have no answer yet.
 
         Who has answered may be private in itself: for the operator, not for publication.
         """
-        return np.flatnonzero(~self._answered)
+        with self._turn:
+            return np.flatnonzero(~self._answered)
 
     def missing(self) -> Int[np.ndarray, " records"]:
         """Row numbers of the records that owe an answer in the current step (see `unanswered`)."""
-        if self._asked is None:
-            return np.empty(0, np.int64)
-        waiting = ~self._answered.reshape(len(self._asked.rows), -1).all(axis=1)
-        return self._asked.rows[waiting]
+        with self._turn:
+            if self._asked is None:
+                return np.empty(0, np.int64)
+            waiting = ~self._answered.reshape(len(self._asked.rows), -1).all(axis=1)
+            return self._asked.rows[waiting]
 
     def result(self) -> Result:
         """The answer, once the run is done."""
-        if not self.done:
-            raise InvalidArgument(
-                f"the run stands at epoch {self.epoch + 1} of {self.epochs}, step {self.step + 1}: "
-                "answer the rest first, or read the finished epochs in `means`."
-            )
-        with jax.enable_x64(True):
-            stream = public_stream(self._public, "chosen epoch")
-            chosen = int(jax.random.randint(stream, (), 0, self.epochs))
-        norms = np.asarray(self._norms).reshape(self.epochs, self.plan.horizon, 2)
-        return Result(
-            params=self.space.unflatten(self.means[chosen]),
-            last=self.space.unflatten(self.means[-1]),
-            final=self.position,
-            chosen_epoch=chosen,
-            means=np.stack(self.means),
-            privacy=self.privacy,
-            plan=self.plan,
-            history=History(norms[..., 0], norms[..., 1], np.asarray(self._seconds)),
-            space=self.space,
-        )
+        with self._turn:
+            if not self.done:
+                raise InvalidArgument(
+                    f"the run stands at round {self.round + 1} of {self.rounds}, step "
+                    f"{self.step + 1}: answer the rest first, or read the finished rounds in `means`."
+                )
+            norms = np.asarray(self._norms).reshape(self.rounds, self.plan.horizon, 2)
+            return finished(self.plan, self.space, self._gate, self.means, norms)
 
     def close(self) -> None:
         """Let others use the run directory and the ledger. May be called again.
@@ -272,11 +267,12 @@ class Optimizer:
         Nothing is lost without it: what was told is on the disk already. It saves the last release,
         which would otherwise be computed again on resuming.
         """
-        try:
-            if self._unsaved:
-                self._save()
-        finally:
-            self._session.close()
+        with self._turn:
+            try:
+                if self._unsaved:
+                    self._save()
+            finally:
+                self._session.close()
 
     def __enter__(self) -> Optimizer:
         return self
@@ -289,7 +285,8 @@ class Optimizer:
     ) -> None:
         if kind is None:
             self.close()
-        self._session.close()
+        else:  # as after a crash: what was told is on the disk
+            self._session.close()
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -306,8 +303,7 @@ class Optimizer:
 
     def _save(self) -> None:
         if self._session.saves:
-            session = self._session
-            session.save(self._state, session.position, self._arrays())
+            self._session.save(self._state, self._arrays())
         self._unsaved = False
 
     def _arrays(self) -> Arrays:
@@ -317,7 +313,6 @@ class Optimizer:
             "answered": self._answered,
             "means": np.asarray(self.means).reshape(-1, self.space.dim),
             "norms": np.asarray(self._norms).reshape(-1, 2),
-            "seconds": np.asarray(self._seconds, dtype=np.float64),
         }
 
     def _enter(self, state: State) -> None:
@@ -329,26 +324,18 @@ class Optimizer:
         self._answered = np.zeros(number, dtype=bool)
 
     def _query(self) -> BatchQuery:
-        machine = self._machine
-        schedule, period = machine.oracle.schedule, machine.period
-        block = self.epoch * machine.blocks_per_epoch + self.step // period
-        turn = block // schedule.blocks_per_pass
-        if self._order[0] != turn:
-            self._order = (turn, schedule.order(self._public, turn))
-        first, diffs = schedule.split(schedule.rows(self._order[1], block))
-        in_block = self.step % period
         return BatchQuery(
             run=self.run,
-            epoch=self.epoch,
+            round=self.round,
             step=self.step,
-            rows=first if in_block == 0 else diffs[in_block - 1],
+            rows=self._gate.rows(self._gate.position),
             space=self.space,
-            _estimator=machine.oracle.estimator,
-            _query=machine.ask(self._state, self._kind(), self._public),
+            _estimator=self._machine.estimator,
+            _query=self._machine.ask(self._state, self._kind(), self._gate.public),
         )
 
     def _kind(self) -> Kind:
-        return Kind.DIFF if self.step % self._machine.period else Kind.GRAD
+        return self._gate.terms.schedule.kind_of(self._gate.position)
 
     def _places(
         self, query: BatchQuery, number: int, where: Sequence[Any] | np.ndarray | None
@@ -360,32 +347,44 @@ class Optimizer:
                 "optimizer that asked."
             )
         places = query.places(number, where)
-        if query.id < (self.epoch, self.step):
+        if query.id < (self.round, self.step):
             return None
-        if query.id > (self.epoch, self.step):
+        if query.id > (self.round, self.step):
             raise InvalidArgument(
-                f"nobody asked yet for epoch {query.epoch}, step {query.step}: the run stands at "
-                f"epoch {self.epoch}, step {self.step}. Was it restored from an older checkpoint?"
+                f"nobody asked yet for round {query.round}, step {query.step}: the run stands at "
+                f"round {self.round}, step {self.step}. Was it restored from an older checkpoint?"
             )
         return places
 
     def _release_if_complete(self) -> None:
         if self._asked is None or not self._answered.all():
             return
-        session = self._session
         with jax.enable_x64(True):
-            session.before_release(session.position, replay=True, answers=self._answers)
             answers = jnp.asarray(self._answers.reshape(self._asked.shape))
-            state, released = release(
-                self._traced, self._state, self._kind(), answers, self._public, self._noise
+            rest = (self._machine, self._state, self._kind(), answers, self._gate.public)
+            state, told = self._gate.through(
+                lambda permit, memory: release_answers(permit, memory, *rest), answers=self._answers
             )
-            mean = None
             if int(state.step) == self._machine.horizon:
-                state, mean = self._machine.end_epoch(state)
-            self._norms.append((float(released.gradient_norm), float(released.move_norm)))
-            if mean is not None:
+                state, mean = self._machine.end_round(state)
                 self.means.append(np.asarray(mean))
-                self._seconds.append(time.perf_counter() - self._began)
+            self._norms.append((float(told.gradient_norm), float(told.move_norm)))
             self._enter(state)
-            self._unsaved = True
-            self._unsaved = not session.after(state, session.position + 1, self._arrays)
+            self._unsaved = True  # should saving fail, it is done before the next release
+            self._unsaved = not self._session.after(state, self._gate.position, self._arrays)
+
+
+@eqx.filter_jit
+def release_answers(
+    permit: Permit,
+    memory: Memory,
+    machine: Conversion,
+    state: State,
+    kind: Kind,
+    answers: Float[Array, "batch 2 q"],
+    public: Key[Array, ""],
+) -> tuple[Memory, tuple[State, Told]]:
+    """The next step from its answers, in the order of the batch's questions."""
+    probing = probing_of_answers(machine.estimator, answers)
+    memory, state, told = take_step(machine, probing, permit, memory, state, kind, public)
+    return memory, (state, told)

@@ -1,4 +1,4 @@
-"""A progress bar of public quantities: epoch, privacy spent, time. Never a loss."""
+"""A progress bar of public quantities: round, privacy spent, time. Never a loss."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from blindstep.trusted import accounting
-from blindstep.trusted.oracle import Oracle
+from blindstep.optimize.plan import Plan
+from blindstep.private import accounting
 
 
 class RunProgress:
     """Shows how far a run is. Quiet unless asked for, and where there is no terminal."""
 
-    def __init__(self, oracle: Oracle, epochs: int, delta: float, *, show: bool) -> None:
-        self._per_pass = oracle.mu_per_pass()
-        self._blocks_per_epoch = oracle.schedule.blocks // epochs
-        self._blocks_per_pass = oracle.schedule.blocks_per_pass
-        self._delta = delta
+    def __init__(self, plan: Plan, *, show: bool) -> None:
+        self._plan = plan
         self._bar = Progress(
-            TextColumn("epoch"),
+            TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(),
             TextColumn("privacy spent: {task.fields[spent]}"),
@@ -29,14 +26,16 @@ class RunProgress:
             console=Console(stderr=True),
             disable=not show,
         )
-        self._task = self._bar.add_task("run", total=epochs, spent="nothing yet")
+        self._task = self._bar.add_task("run", total=plan.rounds, spent="nothing yet")
 
-    def advance(self, epochs_begun: int) -> None:
-        """Say that another epoch is done; what was spent follows from the count alone."""
-        passes = -(-epochs_begun * self._blocks_per_epoch // self._blocks_per_pass)
-        mu = self._per_pass * math.sqrt(passes)
-        spent = f"epsilon {accounting.epsilon(mu, self._delta):.3f} at delta {self._delta:g}"
-        self._bar.update(self._task, advance=1, spent=spent)
+    def show(self, rounds: int, releases: int) -> None:
+        """Say how many rounds are done, and how many releases of the run have been charged."""
+        plan, passes = self._plan, -(-releases // self._plan.schedule.releases_per_pass)
+        if passes and not self._bar.disable:
+            mu = plan.terms.mu_per_pass() * math.sqrt(passes)
+            epsilon = accounting.epsilon(mu, plan.delta, plan.terms.slack())
+            spent = f"epsilon {epsilon:.3f} at delta {plan.delta:g}"
+            self._bar.update(self._task, completed=rounds, spent=spent)
 
     def __enter__(self) -> RunProgress:
         self._bar.__enter__()

@@ -14,6 +14,13 @@ from jaxtyping import Array, Float, PyTree
 
 from blindstep.errors import InvalidArgument
 
+# From parameters and one record to one number.
+Loss = Callable[[PyTree, PyTree], Any]
+
+
+class UntraceableLoss(InvalidArgument):
+    """JAX cannot trace the loss: it is written for plain Python."""
+
 
 @dataclass(frozen=True)
 class ParameterSpace:
@@ -64,12 +71,13 @@ class ParameterSpace:
             [jnp.ravel(jnp.asarray(leaf)).astype(jnp.float64) for leaf in leaves]
         )
 
-    def unflatten(self, vector: Float[Any, " dim"]) -> PyTree:
-        """Parameters of the original structure, shapes and dtypes."""
+    def unflatten(self, vector: Float[Any, "*rows dim"]) -> PyTree:
+        """Parameters of the original structure, shapes and dtypes; of rows, with rows in front."""
         leaves, start = [], 0
         for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
             stop = start + math.prod(shape)
-            leaves.append(vector[start:stop].reshape(shape).astype(dtype))
+            part = vector[..., start:stop].reshape((*vector.shape[:-1], *shape))
+            leaves.append(part.astype(dtype))
             start = stop
         return jax.tree.unflatten(self.structure, leaves)
 
@@ -81,13 +89,17 @@ def count_records(data: PyTree) -> int:
         raise InvalidArgument("data has no leaf: give arrays with one row for each record.")
     lengths = {}
     for path, leaf in leaves:
-        shape = np.shape(leaf)
-        if not shape:
+        name = "data" + jax.tree_util.keystr(path)
+        if not isinstance(leaf, np.ndarray | jax.Array):
+            kind = type(leaf).__name__
+            remedy = "{name: frame[name].to_numpy() for name in frame}"
+            hint = remedy if hasattr(leaf, "columns") else "np.asarray(...), one row a record"
+            raise InvalidArgument(f"{name} is a {kind}, not an array: give {hint}.")
+        if leaf.ndim == 0:
             raise InvalidArgument(
-                f"data{jax.tree_util.keystr(path)} is a scalar: each leaf needs a leading axis "
-                "with one row for each record."
+                f"{name} is a scalar: each leaf needs a leading axis with one row for each record."
             )
-        lengths["data" + jax.tree_util.keystr(path)] = shape[0]
+        lengths[name] = leaf.shape[0]
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
         raise InvalidArgument(
@@ -99,13 +111,31 @@ def count_records(data: PyTree) -> int:
     return number
 
 
-def check_loss(loss: Callable[..., Any], params: PyTree, data: PyTree) -> None:
+def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
     """Trace the loss on shapes alone; it must give one real number for each record."""
-    record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], leaf.dtype), data)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        if leaf.dtype.kind in "OSUMm":  # objects, text, dates
+            raise InvalidArgument(
+                f"data{jax.tree_util.keystr(path)} has dtype {leaf.dtype}: a loss computes with "
+                "numbers. Turn text into codes (0, 1, 2, ...) and dates into days, or leave this part "
+                "out."
+            )
+    record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
     shaped = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.asarray(leaf).dtype), params
     )
-    out = jax.eval_shape(loss, shaped, record)
+    try:
+        out = jax.eval_shape(loss, shaped, record)
+    except (
+        jax.errors.ConcretizationTypeError,
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+    ) as error:
+        raise UntraceableLoss(
+            "JAX cannot trace the loss. Write it with jax.numpy, with jnp.where in place of `if`, and "
+            "without float(), int() or numpy; a loss that must run as plain Python goes through "
+            "blindstep.host.minimize."
+        ) from error
     leaves = jax.tree.leaves(out)
     if len(leaves) != 1 or leaves[0].shape != ():
         shapes = ", ".join(str(leaf.shape) for leaf in leaves) or "nothing"

@@ -15,10 +15,10 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.errors import InvalidArgument
-from blindstep.trusted.estimators import Estimator, Query, Sharing
-from blindstep.trusted.increments import probe_points
+from blindstep.estimate.estimators import Estimator, Query
+from blindstep.estimate.probing import probe_points
 
-_points = eqx.filter_jit(probe_points)
+points_at = eqx.filter_jit(probe_points)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,14 +30,14 @@ class BatchQuery:
 
     Attributes:
         run: which run asks; no two runs have the same.
-        epoch: epochs finished before this step.
-        step: steps finished before this one in its epoch.
+        round: rounds finished before this step.
+        step: steps finished before this one in its round.
         rows: row numbers, in the caller's data, of the records of this step's batch.
         space: how points map to parameters.
     """
 
     run: str
-    epoch: int
+    round: int
     step: int
     rows: Int[np.ndarray, " batch"]
     space: ParameterSpace
@@ -46,26 +46,26 @@ class BatchQuery:
 
     @property
     def id(self) -> tuple[int, int]:
-        """(epoch, step): the name of this query within its run."""
-        return self.epoch, self.step
+        """(round, step): the name of this query within its run."""
+        return self.round, self.step
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(batch, 2, directions): how the questions are laid out."""
-        return len(self.rows), 2, self._estimator.number
+        return len(self.rows), 2, self._estimator.directions
 
     def __len__(self) -> int:
-        return len(self.rows) * 2 * self._estimator.number
+        return len(self.rows) * 2 * self._estimator.directions
 
     @property
     def shared(self) -> bool:
         """Whether all records are asked at the same points."""
-        return self._estimator.sharing is not Sharing.RECORD
+        return self._estimator.shared
 
     @cached_property
     def record(self) -> Int[np.ndarray, " n"]:
         """The row number of the record that answers each question."""
-        return np.repeat(self.rows, 2 * self._estimator.number)
+        return np.repeat(self.rows, 2 * self._estimator.directions)
 
     @cached_property
     def points(self) -> Float[np.ndarray, "n dim"]:
@@ -82,7 +82,7 @@ class BatchQuery:
         with jax.enable_x64(True):
             # Places past the end are computed and cut off: one shape, one compilation.
             places = jnp.arange(start, start + size)
-            sets = np.asarray(_points(self._estimator, self._query, places))
+            sets = np.asarray(points_at(self._estimator, self._query, places))
         kept = 1 if self.shared else min(size, len(self.rows) - start)
         return sets[:kept].reshape(kept, -1, self.space.dim)
 

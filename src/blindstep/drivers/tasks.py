@@ -1,28 +1,27 @@
 """One piece of a step's work: some records, their points, and a loss that may do anything.
 
 A task is plain arrays and a function, so it can be sent to any worker. It always comes back with
-numbers: what a loss raised, or did not finish in time, is a NaN, which makes that record count 0.
+numbers: what a loss raised, did not finish in time or gave that is no number is a NaN, which makes
+that record count 0.
 
-Records must not touch each other: a record that fails may void its own values, never a neighbour's,
-or the enforced sensitivity would not hold. So a vectorised call that fails is taken apart.
+Records must not touch each other: a record that fails may void its own values, never a neighbour's.
+Else the loss of one record would depend on another. So a vectorised call that fails is taken apart.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, PyTree, Shaped
+from jaxtyping import Array, Float, PyTree, Shaped
 
-from blindstep.drivers.answers import number
-from blindstep.drivers.pytrees import ParameterSpace
-
-Loss = Callable[[PyTree, PyTree], Any]
+from blindstep.drivers.pytrees import Loss, ParameterSpace
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _at_once(task: Task) -> Float[np.ndarray, "number each"] | None:
     rows = task.number * task.each
     points = np.broadcast_to(task.points, (task.number, *task.points.shape[1:]))
     records = jax.tree.map(lambda leaf: np.repeat(leaf, task.each, axis=0), task.records)
-    out = _call(task.work, _parameter_rows(task.work.space, points.reshape(rows, -1)), records)
+    out = _call(task.work, task.work.space.unflatten(points.reshape(rows, -1)), records)
     try:
         values = np.asarray(out)
         if values.shape != (rows,) or values.dtype.kind not in "biuf":
@@ -118,19 +117,7 @@ def _at_once(task: Task) -> Float[np.ndarray, "number each"] | None:
         return None
 
 
-def _parameter_rows(space: ParameterSpace, points: Float[np.ndarray, "rows dim"]) -> PyTree:
-    """Flat rows as parameters whose leaves have the rows as leading axis."""
-    stops = np.cumsum([math.prod(shape) for shape in space.shapes])[:-1]
-    leaves = [
-        part.reshape(len(points), *shape).astype(dtype)
-        for part, shape, dtype in zip(
-            np.split(points, stops, axis=1), space.shapes, space.dtypes, strict=True
-        )
-    ]
-    return jax.tree.unflatten(space.structure, leaves)
-
-
-def _call(work: Work, params: PyTree, records: Shaped[np.ndarray, "..."] | PyTree) -> Any:
+def _call(work: Work, params: PyTree, records: PyTree) -> Any:
     """The loss's value; None if it raised or was late. Nobody learns which, or with what words."""
     if work.timeout is None:
         return _quietly(work.loss, params, records)
@@ -146,7 +133,28 @@ def _call(work: Work, params: PyTree, records: Shaped[np.ndarray, "..."] | PyTre
 
 
 def _quietly(loss: Loss, params: PyTree, records: PyTree) -> Any:
+    """The loss's value; None if it raised anything but Ctrl-C. NumPy's warnings are not printed."""
     try:
-        return loss(params, records)
-    except (Exception, SystemExit):
+        with np.errstate(all="ignore"):
+            return loss(params, records)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt from None  # without the loss's words, if it was the loss
+    except BaseException:
         return None
+
+
+def numbers(values: Sequence[Any] | Shaped[np.ndarray | Array, " some"]) -> Float[np.ndarray, " n"]:
+    """Answers as float64; NaN for whatever is not a real number. Never raises on a value."""
+    if isinstance(values, np.ndarray | jax.Array) and np.asarray(values).dtype.kind in "biuf":
+        return np.asarray(values, dtype=np.float64)
+    return np.asarray([number(value) for value in values], dtype=np.float64)
+
+
+def number(value: object) -> float:
+    """One answer as a float, NaN if it is not one real number."""
+    try:
+        if isinstance(value, np.ndarray | np.generic | jax.Array):
+            value = value.item()
+        return float(value) if isinstance(value, Real) else float("nan")
+    except Exception:
+        return float("nan")

@@ -23,12 +23,14 @@ from blindstep.insight.audit_canaries import run_with_canaries
 from blindstep.insight.audit_runs import Trials, keys_needed, run_trials
 from blindstep.insight.audit_scene import Scene
 from blindstep.optimize.plan import Plan
-from blindstep.trusted import accounting
-from blindstep.trusted.randomness import fresh_keys
+from blindstep.optimize.prefix import matrix_of
+from blindstep.private import accounting
+from blindstep.private.noise import fresh_keys
 
 METHODS = ("many-runs", "one-run")
-# Rows of the schedule that are counted, at most.
-_ROWS = 5 * 10**6
+_MOST_STEPS = 4096
+# Rows of the schedule that are counted, at most, and releases that they are counted in.
+_ROWS, _RELEASES = 5 * 10**6, 2 * 10**5
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,10 @@ def audit(
 ) -> Audit:
     """Measure a lower bound on the privacy loss of `plan`, and hold it against what is claimed.
 
-    The block with the changed record, and two others, are run through the real driver under
-    thousands of noise keys ("many-runs"); or one pass of the plan is run once with a canary in each
-    block ("one-run"). The loss is a worst-case one, so this is about the plan and the code, not
-    about the user's loss or data, of which nothing is needed.
+    Either the block with the changed record, and up to three others, run through the real driver
+    under thousands of noise keys ("many-runs"); or one pass of the plan runs once with a canary in
+    each block ("one-run"). The loss is a worst-case one. So this is about the plan and the code; it
+    needs neither your loss nor your data, and spends nothing.
 
     Args:
         plan: the plan.
@@ -135,16 +137,22 @@ def audit(
     if method not in METHODS:
         raise InvalidArgument(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     confidence = probability("confidence", confidence)
+    if plan.period > _MOST_STEPS:
+        raise InvalidArgument(
+            f"a block of {plan.period} releases is longer than an audit can take "
+            f"({_MOST_STEPS}): audit the same plan with a shorter period."
+        )
     pairs = count("pairs", (40_000 if method == "many-runs" else 5_000) if pairs is None else pairs)
     with jax.enable_x64(True):
-        scene = Scene(plan, fresh_keys(seed).public)
+        scene = Scene(plan, fresh_keys(seed))
         claimed = claimed_mu(scene)
         rng = np.random.default_rng(np.frombuffer(_bytes(16, seed, "audit choices"), np.uint32))
         if method == "many-runs":
-            keys = _noise_keys(keys_needed(plan, scene.oracle, pairs), seed)
+            keys = _noise_keys(keys_needed(plan, pairs), seed)
             trials = run_trials(scene, claimed, pairs, rng, keys)
             return _of_trials(scene, claimed, trials, confidence)
-        guesses = run_with_canaries(scene, pairs, rng, _noise_keys(1, seed)[0])
+        (key,) = _noise_keys(1, seed)
+        guesses = run_with_canaries(scene, pairs, rng, key)
     number, root = len(guesses.scores), math.sqrt(plan.passes)
     lower = root * bounds.mu_from_guesses(guesses.correct, number, confidence)
     right = round(number * (1 + math.erf(claimed / root / math.sqrt(8))) / 2)
@@ -157,25 +165,25 @@ def audit(
         confidence=confidence,
         pairs=number,
         group=1,
-        checks=_measured_checks(guesses.finite, guesses.moved),
+        checks=guesses.checks,
         scores=guesses.scores[~guesses.coins],
         neighbour_scores=guesses.scores[guesses.coins],
     )
 
 
 def claimed_mu(scene: Scene) -> float:
-    """What the plan claims to spend: by its own statement, and by its budget.
+    """What the plan claims to spend: by its own terms, and by the budget that was asked for.
 
-    The noise is calibrated so that all of rho is spent; preset `paper` spends less, since its
-    corollary takes the largest sensitivity times the largest column norm, wherever they are. A plan
-    whose stated mu rose together with a noise that fell is held to its budget.
+    The noise is calibrated so that all of rho is spent. Preset `paper` spends less, since its
+    corollary takes the largest sensitivity times the largest column norm, wherever they are. Terms
+    whose mu rose together with a noise that fell are held to the budget.
     """
-    plan, oracle = scene.plan, scene.oracle
-    left = 1.0
+    plan, terms, share = scene.plan, scene.terms, 1.0
     if plan.preset == "paper":
-        sensitivities, columns = np.asarray(oracle.sensitivities()), oracle.mechanism.column_norms()
-        left = float(np.max(sensitivities * columns) / (sensitivities.max() * columns.max()))
-    return min(plan.mu, plan.rho * left)
+        sensitivities = terms.sensitivities()
+        columns = np.linalg.norm(matrix_of(terms.mechanism), axis=0)
+        share = float(np.max(sensitivities * columns) / (sensitivities.max() * columns.max()))
+    return min(plan.mu, plan.privacy.rho * share)
 
 
 def _of_trials(scene: Scene, claimed: float, trials: Trials, confidence: float) -> Audit:
@@ -191,27 +199,17 @@ def _of_trials(scene: Scene, claimed: float, trials: Trials, confidence: float) 
         confidence=confidence,
         pairs=number,
         group=trials.group,
-        checks={
-            **_measured_checks(trials.finite, trials.moved),
-            "the noise does not depend on the records": trials.fixed,
-        },
+        checks=trials.checks,
         scores=trials.scores,
         neighbour_scores=trials.neighbour_scores,
     )
-
-
-def _measured_checks(finite: bool, moved: float) -> dict[str, bool]:
-    return {
-        "every release is finite": finite,
-        "no increment moves by more than its declared sensitivity": moved <= 1 + 1e-6,
-    }
 
 
 def _result(
     scene: Scene, claimed: float, *, lower: float, expected: float, checks: Any, **rest: Any
 ) -> Audit:
     plan = scene.plan
-    epsilon = accounting.epsilon(claimed, plan.delta, scene.oracle.slack())
+    epsilon = accounting.epsilon(claimed, plan.delta, scene.terms.slack())
     exact = {
         "epsilon is that of mu": epsilon >= (1 - 1e-7) * bounds.epsilon_at(claimed, plan.delta)
         and plan.epsilon >= (1 - 1e-6) * bounds.epsilon_at(plan.rho, plan.delta),
@@ -232,25 +230,16 @@ def _result(
 
 
 def rows_are_disjoint(scene: Scene) -> bool:
-    """Count the rows that the driver hands out: once in a pass, `passes` times in the run.
+    """Count the rows that the gate lets answer: once in a pass, `passes` times in the run.
 
-    Of long runs, as many epochs as have five million rows.
+    Of long runs, as many blocks as have five million rows or 200,000 releases.
     """
-    plan = scene.plan
-    size = plan.first_batch + plan.diff_batch * (plan.period - 1)
-    per_pass, number, taken = plan.records // size, 0, []
-    for blocks in scene.blocks():
-        rows = np.concatenate(
-            [part.reshape(len(blocks), -1) for part in (blocks.first, blocks.diffs)], axis=1
-        )
-        which = (number + np.arange(len(blocks))) // per_pass
-        taken.append((rows + plan.records * which[:, None]).ravel())
-        number += len(blocks)
-        if number * size > _ROWS:
-            break
-    every = np.concatenate(taken)
-    once = np.unique(every).size == every.size
-    return bool(once and np.bincount(every % plan.records).max() <= plan.passes)
+    schedule = scene.terms.schedule
+    most = min(_ROWS // schedule.block_size, _RELEASES // schedule.period)
+    blocks = scene.blocks(0, max(1, min(schedule.blocks, most)))
+    once = np.unique(blocks.rows).size == blocks.rows.size
+    often = np.bincount(blocks.rows.ravel() % scene.plan.records).max()
+    return bool(once and often <= schedule.passes)
 
 
 def _bytes(number: int, seed: int | None, name: str) -> bytes:

@@ -1,6 +1,6 @@
 """Lower bounds on mu from counted guesses, and the exact conversions, worked out a second time.
 
-Nothing here uses `trusted.accounting`: an audit that borrowed the arithmetic of what it audits would
+Nothing here uses `private.accounting`: an audit that borrowed the arithmetic of what it audits would
 share its mistakes.
 """
 

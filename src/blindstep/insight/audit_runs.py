@@ -5,11 +5,11 @@ the two data sets differ, and both are really run. The other lanes are orthogona
 there is that of the same real releases, and the trial asks what a record that pushes that way would
 have caused. Coordinates are promised independent noise, so lanes are independent trials.
 
-The adversary does not believe the covariance that the code claims. From a first part of the keys it
-learns the covariance of all that it sees, in the block of the changed record and in two others; its
-score is the best linear one for *that* noise. So it profits from noise that is used again in another
-step, block or epoch, or that is missing somewhere. The score is then fixed; the rest of the keys is
-counted.
+The adversary does not believe what the code claims about its noise. From a first part of the keys it
+learns the covariance of all that it sees: in the block of the changed record, in the next one, and in
+the first ones of the next round and the next pass. Its score is the best linear one for *that* noise.
+So it profits from noise that is used again in another step, block, round or pass, or that is missing
+somewhere. The score is then fixed, and the other keys are counted.
 """
 
 from __future__ import annotations
@@ -17,50 +17,38 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
-from scipy.linalg import solve_triangular
+from jaxtyping import Float, Int
 
-from blindstep.errors import InvalidArgument
 from blindstep.insight.audit_scene import Blocks, Scene
 from blindstep.optimize.plan import Plan
-from blindstep.trusted.oracle import Oracle
+from blindstep.optimize.prefix import matrix_of
 
 _LANES = 64
-_MOST_STEPS = 4096
 # Time profiles that are kept of the changed record's block, and of each other block.
 _PROFILES, _OTHERS = 48, 16
 _MEMORY = 2**28
-# Most noise draws: 10 to 20 seconds on an idle core.
-_DRAWS = 1.2e8
+# Most noise draws: some 20 seconds on an idle core.
+_DRAWS = 6e7
 # Below this mu an attack on one record is mostly luck: see `group_size`.
-_CLEAR = 0.5
+_CLEAR = 0.75
 
 
 @dataclass(frozen=True)
 class Trials:
-    """Scores of all counted trials in both worlds, in units of their standard deviation.
+    """Scores of all counted trials on both data sets, in units of their standard deviation.
 
     Attributes:
         scores: with the changed record at z = -1.
         neighbour_scores: with it at z = +1. The adversary says +1 above 0.
         group: records that count as changed.
-        blocks: blocks that were run under each key.
-        keys: noise keys, of which two thirds were counted.
-        finite: whether all releases were finite.
-        fixed: whether the two worlds differed by the same under every key.
-        moved: the largest factor by which an increment moved beyond its declared sensitivity.
+        checks: exact checks, by name.
     """
 
     scores: Float[np.ndarray, " n"]
     neighbour_scores: Float[np.ndarray, " n"]
     group: int
-    blocks: int
-    keys: int
-    finite: bool
-    fixed: bool
-    moved: float
+    checks: dict[str, bool]
 
 
 def group_size(plan: Plan, mu: float, batch: int) -> int:
@@ -74,135 +62,112 @@ def group_size(plan: Plan, mu: float, batch: int) -> int:
     return 1 if mu_pass >= _CLEAR else min(batch, math.ceil(2 * _CLEAR / mu_pass))
 
 
+def keys_needed(plan: Plan, pairs: int) -> int:
+    """Noise keys for `pairs` counted trials and half as many to learn from, within the budget."""
+    wanted = math.ceil(1.5 * pairs / min(_LANES, plan.size))
+    return max(2, min(wanted, int(_DRAWS / (4 * plan.period * plan.size))))
+
+
+def measured_costs(scene: Scene, blocks: Blocks, key: np.ndarray) -> Float[np.ndarray, " period"]:
+    """How far a changed record moves the first block's releases, for each that it may answer in.
+
+    Measured on one GRAD and one DIFF; other DIFFs differ by their column of C. Declared
+    sensitivities are not asked: they are on trial too.
+    """
+
+    def moved(step: int) -> float:
+        low, high = scene.watch(blocks, scene.batch(blocks, step)[0, :1], key[None])[0, :, 0]
+        return float(np.linalg.norm(high - low))
+
+    columns = np.linalg.norm(matrix_of(scene.terms.mechanism), axis=0)
+    if len(columns) == 1:
+        return np.asarray([moved(0)])
+    later = 1 + int(np.argmax(columns[1:]))
+    return np.concatenate([[moved(0)], moved(later) * columns[1:] / columns[later]])
+
+
 def run_trials(
     scene: Scene, mu: float, pairs: int, rng: np.random.Generator, entropy: np.ndarray
 ) -> Trials:
     """Attack the plan of `scene`, whose claim is `mu`, with about `pairs` counted trials."""
-    blocks, records = _stage(scene)
-    chunk = min(_keys_at_once(scene, len(blocks)), -(-len(entropy) // 8))
-    number = min(_LANES, scene.oracle.estimator.release_dim)
-    costs = scene.costs(blocks, records, number, entropy[:chunk])
-    worst = int(np.argmax(costs))
-    group = group_size(scene.plan, mu, blocks.batch(0, worst).size)
-    data = np.zeros((2, records))
-    data[:, _costliest(blocks, costs)] = (-1.0, 1.0)
-    lanes = _lanes(scene, blocks, data, rng, entropy[:chunk])
-    compress = _Compression(scene.oracle, worst, len(blocks), rng)
-    seen_lanes = scene.frame_lanes(np.stack([lanes] * len(blocks)), blocks)
-    parts, moved, finite = [], 0.0, True
+    schedule, plan = scene.terms.schedule, scene.plan
+    numbers = {0, 1, plan.horizon // plan.period, schedule.blocks_per_pass}
+    parts = [scene.blocks(number) for number in sorted(numbers) if number < schedule.blocks]
+    blocks, attacked = Blocks(*map(np.concatenate, zip(*parts, strict=True))), parts[0]
+    costs = measured_costs(scene, attacked, entropy[0])
+    group = group_size(plan, mu, scene.batch(attacked, int(np.argmax(costs))).size)
+    record = _costliest(scene, attacked, costs)
+    whole = scene.watch(attacked, record, entropy[:1])[0, :, 0]
+    checks = scene.exact_checks(whole)
+    move = whole[1] - whole[0]
+    lane = move[np.argmax(np.linalg.norm(move, axis=1))]
+    lanes = _basis(lane, min(_LANES, lane.size), rng).T
+    compress = _Compression(move @ lanes[0], len(parts), rng)
+    chunk = min(_keys_at_once(scene, len(parts), len(lanes)), -(-len(entropy) // 8))
+    features = []
     for start in range(0, len(entropy), chunk):
         keys = entropy[start : start + chunk]
         # One shape, one compilation: the last part is filled up and cut.
-        filled = np.resize(keys, (chunk, 8))
-        seen, _ = scene.watch(blocks, data, seen_lanes, filled)
-        seen = seen[: len(keys)]
-        finite = finite and bool(np.isfinite(seen).all())
-        if start == 0:
-            moved = _moved(scene, seen[0, :, 0, :, 0])
-        parts.append(compress(seen))
-    features = np.concatenate(parts)
-    counted = _score(features, pairs, group) if finite else None
-    scores, neighbour_scores, fixed = counted or (np.zeros(1), np.zeros(1), False)
-    return Trials(
-        scores=scores,
-        neighbour_scores=neighbour_scores,
-        group=group,
-        blocks=len(blocks),
-        keys=len(entropy),
-        finite=finite,
-        fixed=fixed,
-        moved=moved,
-    )
+        seen = scene.watch(blocks, record, np.resize(keys, (chunk, 8)), lanes=lanes)
+        features.append(compress(seen[: len(keys)]))
+    finite = all(np.isfinite(part).all() for part in features)
+    checks["every release is finite"] &= finite
+    if not finite:
+        return Trials(np.zeros(1), np.zeros(1), group, checks)
+    scores, neighbour_scores, fixed = _score(np.concatenate(features), pairs, group)
+    checks["the noise does not depend on the records"] = fixed
+    return Trials(scores, neighbour_scores, group, checks)
 
 
-def keys_needed(plan: Plan, oracle: Oracle, pairs: int) -> int:
-    """Noise keys for `pairs` counted trials and half as many to learn from, within the budget."""
-    if plan.period > _MOST_STEPS:
-        raise InvalidArgument(
-            f"a block of {plan.period} releases is longer than an audit can whiten "
-            f"({_MOST_STEPS}): audit the same plan with a shorter period."
-        )
-    size = oracle.estimator.release_dim
-    lanes = min(_LANES, size)
-    wanted = math.ceil(1.5 * pairs / lanes)
-    return max(2, min(wanted, int(_DRAWS / (3 * plan.period * size))))
-
-
-def _stage(scene: Scene) -> tuple[Blocks, int]:
-    """Block 0, its neighbour in the epoch, and the next epoch's first; and their records."""
-    epochs = scene.blocks()
-    first = next(epochs)
-    second = next(epochs, None)
-    return Blocks.joined([first[:2]] if second is None else [first[:2], second[:1]]).compact()
-
-
-def _costliest(blocks: Blocks, costs: Float[np.ndarray, " period"]) -> int:
-    """The row of block 0 whose change costs most.
+def _costliest(
+    scene: Scene, attacked: Blocks, costs: Float[np.ndarray, " period"]
+) -> Int[np.ndarray, "1"]:
+    """The row of the attacked block whose change costs most.
 
     Counted on the rows as they are, so that a record in several batches comes first.
     """
-    cost = np.zeros(int(max(blocks.first.max(), blocks.diffs.max(initial=0))) + 1)
+    cost = np.zeros(scene.plan.records)
     for step, each in enumerate(costs):
-        np.add.at(cost, blocks.batch(0, step), each**2)
-    return int(np.argmax(cost))
+        np.add.at(cost, scene.batch(attacked, step)[0], each**2)
+    return np.argmax(cost, keepdims=True)
 
 
-def _lanes(
-    scene: Scene,
-    blocks: Blocks,
-    data: Float[np.ndarray, "2 records"],
-    rng: np.random.Generator,
-    keys: np.ndarray,
-) -> Float[np.ndarray, "lanes release"]:
-    """Orthonormal directions; the first is the one in which the two worlds differ.
-
-    One key would do; as many as later are given, so that nothing is compiled twice.
-    """
-    number = min(_LANES, scene.oracle.estimator.release_dim)
-    nothing = jnp.zeros((len(blocks), number, scene.plan.dim))
-    _, sums = scene.watch(blocks, data, nothing, keys)
-    shift = np.asarray(sums[0, 1, 0] - sums[0, 0, 0], dtype=np.float64)
-    columns = np.column_stack([shift, rng.standard_normal((shift.size, number - 1))])
-    return np.linalg.qr(columns)[0].T
+def _basis(
+    first: Float[np.ndarray, " size"], number: int, rng: np.random.Generator
+) -> Float[np.ndarray, "size number"]:
+    """Orthonormal columns: the first along `first`, the others random."""
+    columns = np.column_stack([first, rng.standard_normal((first.size, number - 1))])
+    return np.linalg.qr(columns)[0]
 
 
-def _keys_at_once(scene: Scene, blocks: int) -> int:
-    """Keys whose transcripts, noise states and draws fit into memory together."""
-    size = scene.oracle.estimator.release_dim
-    lanes = min(_LANES, size)
-    slots = scene.oracle.mechanism.init(1).shape[0]
-    each = 8 * (2 * blocks * scene.plan.period * lanes + (slots + 24) * size + 4 * scene.plan.dim)
+def _keys_at_once(scene: Scene, blocks: int, lanes: int) -> int:
+    """Keys whose transcripts, memories and draws fit into memory together."""
+    slots = scene.terms.mechanism.init(1).shape[0]
+    size, period = scene.terms.size, scene.plan.period
+    each = 8 * (2 * blocks * period * lanes + (slots + 24) * size + 4 * scene.plan.dim)
     return max(1, _MEMORY // each)
 
 
-def _moved(scene: Scene, seen: Float[np.ndarray, "2 steps"]) -> float:
-    """By how much the increments moved in lane 0, as a share of their declared sensitivities."""
-    increments = np.diff(seen[1] - seen[0], prepend=0.0)
-    return float(np.max(np.abs(increments) / np.asarray(scene.oracle.sensitivities())))
-
-
 class _Compression:
-    """From releases to a few numbers that say as much: whitened by B, then some time profiles.
+    """From releases to a few numbers that say as much: some profiles over the steps of a block.
 
-    The first profile is the changed record's own, column i of C: under the claim it is all there is
-    to know. The others are random and orthogonal to it: they see noise that is not as claimed.
+    The first profile is how the changed record's effect runs over its block: under the claim it is
+    all there is to know. The others are random and orthogonal to it: they see noise that is not as
+    claimed.
     """
 
-    def __init__(self, oracle: Oracle, worst: int, blocks: int, rng: np.random.Generator) -> None:
-        noise, strategy = oracle.mechanism.factors()
-        steps = len(noise)
-        number = min(steps, _PROFILES)
-        columns = np.column_stack([strategy[:, worst], rng.standard_normal((steps, number - 1))])
-        profiles = np.linalg.qr(columns)[0]
-        own = solve_triangular(noise, profiles, trans=1, lower=True).T
-        self._matrices = [own] + [own[:_OTHERS]] * (blocks - 1)
+    def __init__(
+        self, effect: Float[np.ndarray, " steps"], blocks: int, rng: np.random.Generator
+    ) -> None:
+        own = _basis(effect, min(effect.size, _PROFILES), rng).T
+        self._profiles = [own] + [own[:_OTHERS]] * (blocks - 1)
 
     def __call__(
         self, seen: Float[np.ndarray, "keys 2 blocks steps lanes"]
     ) -> Float[np.ndarray, "keys 2 lanes features"]:
         each = [
-            np.einsum("kt,nwtl->nwlk", matrix, seen[:, :, block], optimize=True)
-            for block, matrix in enumerate(self._matrices)
+            np.einsum("kt,nwtl->nwlk", profiles, seen[:, :, block], optimize=True)
+            for block, profiles in enumerate(self._profiles)
         ]
         return np.concatenate(each, axis=-1)
 

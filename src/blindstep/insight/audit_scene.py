@@ -1,18 +1,17 @@
 """The worst case of a plan, and what the real driver releases in it.
 
-An audit plays the game of the guarantee. Its adversary takes the place of the learner: it sees every
-released gradient and chooses the path, as far out as it likes (the trusted base clamps). The loss is
-so steep that every clamp and clip is at its limit. All records but one count 0; that one
-stands at z = +1 in one data set and at z = -1 in its neighbour, in the batch where that costs most.
-Where directions are independent, the draw is the worst one: all of a record's directions the same.
-Everything else is the plan's own: schedule, estimator, noise, oracle, state machine, driver.
+An audit plays the game of the guarantee. Its adversary takes the place of what comes after the gate:
+it sees every release as it is, and it chooses the path, as far out as it likes. The loss is so steep
+that every clamp and clip is at its limit. All records but one count 0; that one stands at z = +1 in
+one data set and at z = -1 in its neighbour, in the batch where that costs most. Where a record draws
+independent directions, the draw is the worst one: all of them the same. Everything else is the plan's
+own: schedule, estimator, gate, state machine, driver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,52 +20,72 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
 
-from blindstep.drivers.compiled import epochs_of_rows, prepare, run_blocks
+from blindstep.drivers.compiled import prepare, run_blocks
 from blindstep.drivers.pytrees import ParameterSpace
-from blindstep.optimize.conversion import Conversion, State
+from blindstep.estimate.directions import Directions, Parts
+from blindstep.estimate.estimators import length
+from blindstep.optimize.conversion import Conversion
 from blindstep.optimize.learners import Learner, Step
-from blindstep.optimize.plan import Plan, build_oracle
-from blindstep.trusted.directions import Directions, Parts
-from blindstep.trusted.estimators import Kind, length
+from blindstep.optimize.plan import Plan
+from blindstep.optimize.prefix import Prefix
+from blindstep.private.gate import Gate, Memory, Permit
+from blindstep.private.mechanisms import Mechanism, PerStep, Place, Vector
+from blindstep.private.noise import Keys
+from blindstep.private.tables.discrete_gaussian import STD
+from blindstep.private.terms import Terms
 
 # Steps this much longer than `reach`, so that the distance of two queries is clamped for nearly
 # every draw of the path; slopes this much steeper than the bounds.
 _OVERSHOOT, _STEEPER = 1000.0, 1e6
 
 
-class Seen(eqx.Module):
-    """What the adversary has seen: projections of the released gradients on its lanes."""
-
-    number: Int[Array, ""]
-    values: Float[Array, "steps lanes"]
-
-
-class Adversary(Learner):
-    """Sees every released gradient, and goes straight ahead, whatever it sees.
+class Watching(Prefix):
+    """In the place of running sums: what the adversary keeps of every release of a block.
 
     Attributes:
-        reach: D of the plan.
-        heading: where it goes.
-        lanes: unit vectors, onto which it projects what it sees.
-        steps: how much it sees: the releases of one block.
+        mechanism: the mechanism of the block.
+        lanes: unit vectors onto which it projects each release; None: it keeps releases whole.
     """
+
+    mechanism: Mechanism
+    lanes: Float[Array, "lanes size"] | None
+
+    def init(self, size: int) -> Float[Array, "steps seen"]:
+        """Nothing seen."""
+        return jnp.zeros((self.mechanism.steps, size if self.lanes is None else len(self.lanes)))
+
+    def next(
+        self, state: Float[Array, "steps seen"], release: Vector, place: Place
+    ) -> tuple[Float[Array, "steps seen"], Vector]:
+        """Remember the release. The learner gets 0, and does not care."""
+        seen = release if self.lanes is None else self.lanes @ release
+        return state.at[place].set(seen), jnp.zeros_like(release)
+
+    def matrix(self) -> Float[np.ndarray, "steps steps"]:
+        """The identity: nothing is added up."""
+        return np.eye(self.mechanism.steps)
+
+    def row_norms(self) -> PerStep:
+        """Ones."""
+        return np.ones(self.mechanism.steps)
+
+
+class Ahead(Learner):
+    """In the place of the learner: straight ahead, far beyond `reach`, whatever was released."""
 
     reach: float | Float[Array, ""]
     heading: Float[Array, " dim"]
-    lanes: Float[Array, "lanes dim"]
-    steps: int = eqx.field(static=True)
 
-    def init(self) -> Seen:
-        """Nothing seen."""
-        return Seen(jnp.asarray(0, jnp.int32), jnp.zeros((self.steps, self.lanes.shape[0])))
+    def init(self) -> Float[Array, ""]:
+        """Nothing to remember."""
+        return jnp.zeros(())
 
     def update(
-        self, state: Seen, move: Float[Array, " dim"], gradient: Float[Array, " dim"]
+        self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
     ) -> Step:
-        """Remember, and go on."""
-        values = state.values.at[state.number].set(self.lanes @ gradient)
+        """Go on."""
         move = _OVERSHOOT * self.reach * self.heading
-        return Step(Seen(state.number + 1, values), move, length(move), length(gradient))
+        return Step(state, move, length(move), length(gradient))
 
 
 class Aligned(Directions):
@@ -77,21 +96,21 @@ class Aligned(Directions):
     inner: Directions
 
     def prepare(
-        self, keys: Key[Array, " keys"], number: int, dim: int, dtype: DTypeLike = jnp.float64
+        self, keys: Key[Array, " keys"], directions: int, dim: int, dtype: DTypeLike = jnp.float64
     ) -> PyTree:
         """As the real sampler."""
-        return self.inner.prepare(keys, number, dim, dtype)
+        return self.inner.prepare(keys, directions, dim, dtype)
 
     def rows(
-        self, prepared: PyTree, which: Int[Array, " some"] | None, number: int, dim: int
+        self, prepared: PyTree, which: Int[Array, " some"] | None, directions: int, dim: int
     ) -> Parts:
         """Direction 0 of the real sampler, again and again."""
-        places = jnp.zeros(number, int) if which is None else jnp.zeros_like(which)
-        return self.inner.rows(prepared, places, number, dim)
+        places = jnp.zeros(directions, int) if which is None else jnp.zeros_like(which)
+        return self.inner.rows(prepared, places, directions, dim)
 
-    def gain(self, number: int, dim: int) -> float:
+    def gain(self, directions: int, dim: int) -> float:
         """That of the real sampler, which holds for every draw."""
-        return self.inner.gain(number, dim)
+        return self.inner.gain(directions, dim)
 
 
 class Steep(eqx.Module):
@@ -100,51 +119,33 @@ class Steep(eqx.Module):
     heading: Float[Array, " dim"]
     steepness: Float[Array, ""]
 
-    def __call__(self, point: Float[Array, " dim"], z: Float[Array, ""]) -> Float[Array, ""]:
+    def __call__(self, point: Float[Array, " dim"], z: Int[Array, ""]) -> Float[Array, ""]:
         """The loss of a record."""
         return self.steepness * z * jnp.dot(self.heading, point)
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """Blocks of a run: their rows as the driver hands them out, and where they stand.
+class Blocks(NamedTuple):
+    """Blocks of a run, with the rows that the gate lets answer in them.
 
     Attributes:
-        first: rows of each GRAD.
-        diffs: rows of each block's DIFFs.
-        epoch: the epoch of each block.
-        step: the first step of each block in its epoch.
+        number: the number of each block in the run.
+        rows: the rows of each block, those of its GRAD first. A person has another row in each pass:
+            the adversary's loss may make a record count in the one pass that is attacked.
     """
 
-    first: Int[np.ndarray, "blocks first"]
-    diffs: Int[np.ndarray, "blocks steps batch"]
-    epoch: Int[np.ndarray, " blocks"]
-    step: Int[np.ndarray, " blocks"]
+    number: Int[np.ndarray, " blocks"]
+    rows: Int[np.ndarray, "blocks block_size"]
 
-    @staticmethod
-    def joined(parts: Sequence[Blocks]) -> Blocks:
-        """All blocks of several parts."""
-        names = ("first", "diffs", "epoch", "step")
-        return Blocks(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
+    def some(self, which: slice) -> Blocks:
+        """Some of the blocks."""
+        return Blocks(self.number[which], self.rows[which])
 
-    def __len__(self) -> int:
-        return len(self.first)
 
-    def __getitem__(self, which: Any) -> Blocks:
-        return Blocks(self.first[which], self.diffs[which], self.epoch[which], self.step[which])
+class _Free:
+    """A port that charges nobody: an audit reads no private record."""
 
-    def batch(self, block: int, step: int) -> Int[np.ndarray, " batch"]:
-        """The rows of release number `step` (from 0) of a block."""
-        return self.first[block] if step == 0 else self.diffs[block, step - 1]
-
-    def compact(self) -> tuple[Blocks, int]:
-        """The same with rows numbered 0, 1, ... : memory is that of these blocks' records."""
-        every, number = np.unique(
-            np.concatenate([self.first.ravel(), self.diffs.ravel()]), return_inverse=True
-        )
-        first = number[: self.first.size].reshape(self.first.shape)
-        diffs = number[self.first.size :].reshape(self.diffs.shape)
-        return replace(self, first=first, diffs=diffs), len(every)
+    def charge(self, first: int, count: int, answers: np.ndarray | None) -> None:
+        """Nothing is spent."""
 
 
 class Scene:
@@ -152,21 +153,13 @@ class Scene:
 
     Attributes:
         plan: the plan.
-        oracle: its oracle.
-        machine: the real state machine, with the adversary as its learner.
-        public: the key of directions, orders and paths.
+        terms: the terms of its gate.
+        loss: the worst-case loss.
     """
 
-    def __init__(self, plan: Plan, public: Key[Array, ""]) -> None:
-        self.plan, self.public = plan, public
-        # Not plan.build(): that refuses noise too small for the budget, which is for us to find.
-        self.oracle = build_oracle(plan)
-        estimator = self.oracle.estimator
-        attacked = self.oracle
-        if not estimator.sampler.orthonormal:
-            estimator = replace(estimator, sampler=Aligned(estimator.sampler))
-            attacked = replace(self.oracle, estimator=estimator)
-        heading = jax.random.normal(jax.random.fold_in(public, 0), (plan.dim,), jnp.float64)
+    def __init__(self, plan: Plan, keys: Keys) -> None:
+        self.plan, self.terms, self._keys = plan, plan.terms, keys
+        heading = jax.random.normal(jax.random.fold_in(keys.public, 0), (plan.dim,), jnp.float64)
         heading = heading / jnp.linalg.norm(heading)
         bounds = plan.bounds
         limits = (
@@ -177,98 +170,86 @@ class Scene:
         )
         steepest = max(limit for limit in limits if np.isfinite(limit))
         self.loss = Steep(heading, jnp.asarray(_STEEPER * steepest))
-        adversary = Adversary(
-            float(plan.reach), heading, jnp.zeros((1, plan.dim)), steps=plan.period
+        estimator = plan.estimator
+        if not (estimator.shared or estimator.sampler.orthonormal):
+            estimator = replace(estimator, sampler=Aligned(estimator.sampler))
+        machine = Conversion(
+            estimator,
+            Watching(self.terms.mechanism, None),
+            Ahead(float(plan.reach), heading),
+            plan.horizon,
         )
-        machine = Conversion(attacked, adversary, plan.horizon)
         self._space = ParameterSpace.of(jnp.zeros(plan.dim))
-        self.machine = prepare(machine, self._space)
+        self._machine = prepare(machine, self._space)
 
-    def blocks(self) -> Iterator[Blocks]:
-        """The blocks of the run, epoch by epoch, as the driver lays them out."""
-        per_epoch, period = self.machine.blocks_per_epoch, self.machine.period
-        for epoch, (first, diffs) in enumerate(epochs_of_rows(self.machine, self.public, 0)):
-            yield Blocks(
-                first, diffs, np.full(per_epoch, epoch), np.arange(0, per_epoch * period, period)
-            )
+    def permit(self, first: int, count: int) -> Permit:
+        """The gate's own permit for releases first .. first + count - 1."""
 
-    def costs(
-        self, blocks: Blocks, records: int, lanes: int, keys: UInt32[np.ndarray, "keys 8"]
-    ) -> Float[np.ndarray, " period"]:
-        """What a changed record costs in each release of a block: how far it moves the increment,
-        measured on one GRAD and one DIFF, times the norm of its column of C.
+        def take(permit: Permit, memory: Memory) -> tuple[Memory, Permit]:
+            return Memory(memory.position + count, memory.buffers), permit
 
-        Not by the declared sensitivities: they are on trial too.
-        """
-        columns = np.linalg.norm(self.oracle.mechanism.strategy(), axis=0)
-        later = 1 + int(np.argmax(columns[1:])) if len(columns) > 1 else 0
-        data = np.zeros((2, records))
-        for world, step in enumerate((0, later)):
-            data[world, blocks.batch(0, step)[0]] = 1.0
-        _, sums = self.watch(blocks, data, jnp.zeros((len(blocks), lanes, self.plan.dim)), keys)
-        first, diff = np.linalg.norm(sums[0, :, 0], axis=-1)
-        return np.concatenate([first * columns[:1], diff * columns[1:]])
+        memory = Gate.first_memory(self.terms, first)
+        return Gate(self.terms, self._keys, _Free(), memory).through(take, count)
 
-    def frame_lanes(
-        self, lanes: Float[np.ndarray, "blocks lanes release"], blocks: Blocks
-    ) -> Float[Array, "blocks lanes dim"]:
-        """Lanes in the coordinates of the release, as the adversary sees them in each block."""
-        return _lift(
-            self.machine,
-            self.public,
-            jnp.asarray(lanes),
-            jnp.asarray(blocks.epoch, jnp.int32),
-            jnp.asarray(blocks.step, jnp.int32),
-        )
+    def blocks(self, first: int, count: int = 1) -> Blocks:
+        """Blocks first .. first + count - 1 of the run, as the gate lays them out."""
+        permit = self.permit(first * self.plan.period, count * self.plan.period)
+        rows = [np.reshape(part, (count, -1)) for part in (permit.grad_rows, permit.diff_rows)]
+        number = np.arange(first, first + count)
+        turn = number // self.terms.schedule.blocks_per_pass
+        return Blocks(number, np.concatenate(rows, axis=1) + self.plan.records * turn[:, None])
+
+    def batch(self, blocks: Blocks, step: int) -> Int[np.ndarray, "blocks batch"]:
+        """The rows of release number `step` (from 0) of each block."""
+        first, later = self.plan.first_batch, self.plan.diff_batch
+        if step == 0:
+            return blocks.rows[:, :first]
+        start = first + (step - 1) * later
+        return blocks.rows[:, start : start + later]
 
     def watch(
         self,
         blocks: Blocks,
-        data: Float[np.ndarray, "worlds records"],
-        lanes: Float[Array, "blocks lanes dim"],
-        noise: UInt32[np.ndarray, "keys 8"],
-    ) -> tuple[Float[np.ndarray, "keys worlds blocks steps lanes"], Float[np.ndarray, "..."]]:
-        """Run the blocks in each world under each noise key: what is seen, and the final sums.
+        changed: Int[np.ndarray, " changed"],
+        keys: UInt32[np.ndarray, "keys 8"],
+        *,
+        z: float | Float[np.ndarray, " changed"] = -1.0,
+        lanes: Float[np.ndarray, "lanes size"] | None = None,
+    ) -> Float[np.ndarray, "keys 2 blocks steps seen"]:
+        """What the adversary sees of the blocks: every release, whole or projected onto lanes.
 
-        The sums are the oracle's secret state, (keys, worlds, blocks, release): for white boxes.
+        They run on two data sets, with the changed rows at `z` in one and at -`z` in the other and
+        all other rows at 0, under each noise key.
         """
-        seen, sums = _watch(
-            self.machine,
-            self.loss,
-            self._space,
-            jnp.asarray(data),
-            (
-                jnp.asarray(blocks.first),
-                jnp.asarray(blocks.diffs),
-                jnp.asarray(blocks.epoch, jnp.int32),
-                jnp.asarray(blocks.step, jnp.int32),
-                lanes,
-            ),
-            self.public,
-            jnp.asarray(noise),
+        data = np.zeros((2, self.plan.records * min(2, self.plan.passes)), np.int8)
+        data[0, changed], data[1, changed] = z, np.negative(z)
+        machine = eqx.tree_at(
+            lambda m: m.prefix.lanes,
+            self._machine,
+            None if lanes is None else jnp.asarray(lanes),
+            is_leaf=lambda leaf: leaf is None,
         )
-        return np.asarray(seen), np.asarray(sums)
+        first = jnp.asarray(blocks.number * self.plan.period, jnp.int32)
+        terms = self.permit(0, self.plan.period).terms
+        stage = (first, jnp.asarray(blocks.rows))
+        arguments = (terms, jnp.asarray(data), stage, self._keys.public, jnp.asarray(keys))
+        return np.asarray(_watch(machine, self.loss, self._space, *arguments))
 
-
-def at(machine: Conversion, dim: int, epoch: Array, step: Array) -> State:
-    """The state of a run that is to begin with this step of this epoch, at 0."""
-    state = machine.begin(jnp.zeros(dim))
-    return eqx.tree_at(lambda s: (s.epoch, s.step), state, (epoch, step))
-
-
-@eqx.filter_jit
-def _lift(
-    machine: Conversion, public: Key[Array, ""], lanes: Array, epochs: Array, steps: Array
-) -> Array:
-    """Lanes lifted as the driver lifts a release of that block."""
-    estimator = machine.oracle.estimator
-
-    def block(args: tuple[Array, Array, Array]) -> Array:
-        own, epoch, step = args
-        key = machine.ask(at(machine, estimator.dim, epoch, step), Kind.GRAD, public).key
-        return jax.vmap(lambda lane: estimator.lift(lane, key))(own)
-
-    return jax.lax.map(block, (lanes, epochs, steps))
+    def exact_checks(self, releases: Float[np.ndarray, "2 *blocks steps size"]) -> dict[str, bool]:
+        """What must hold of the whole releases of blocks on two neighbouring data sets."""
+        moved, snapped = self.terms.costs()
+        declared = np.max(moved + snapped * float(self.terms.noise_std))
+        move = np.linalg.norm(releases[1] - releases[0], axis=(-2, -1))
+        steps = releases / (float(self.terms.noise_std) / STD)
+        return {
+            "every release is finite": bool(np.isfinite(releases).all()),
+            "every release lies on the lattice": bool(
+                np.all(np.abs(steps - np.rint(steps)) < 1e-5)
+            ),
+            "a record moves a block's releases by no more than is declared": bool(
+                np.all(move <= declared * (1 + 1e-6))
+            ),
+        }
 
 
 @eqx.filter_jit
@@ -276,32 +257,41 @@ def _watch(
     machine: Conversion,
     loss: Steep,
     space: ParameterSpace,
-    data: Float[Array, "worlds records"],
-    blocks: tuple[Array, ...],
+    terms: Terms,
+    data: Int[Array, "2 records"],
+    stage: tuple[Int[Array, " blocks"], Int[Array, "blocks block_size"]],
     public: Key[Array, ""],
-    noise: UInt32[Array, "keys 8"],
-) -> tuple[Array, Array]:
-    """The driver's own `run_blocks`, over blocks, worlds and noise keys.
+    keys: UInt32[Array, "keys 8"],
+) -> Float[Array, "keys 2 blocks steps seen"]:
+    """The driver's own `run_blocks`, over blocks, data sets and noise keys.
 
     The adversary's path does not depend on the noise, so vmap evaluates the losses once for all
-    keys, and draws the noise once for all worlds.
+    keys, and draws the noise once for all data sets.
     """
+    period, schedule = machine.period, terms.schedule
 
-    def under(key: Array) -> tuple[Array, Array]:
-        def world(z: Array) -> tuple[Array, Array]:
-            def block(args: tuple[Array, ...]) -> tuple[Array, Array]:
-                first, diffs, epoch, step, lanes = args
-                watching = eqx.tree_at(lambda m: m.learner.lanes, machine, lanes)
-                state = at(watching, space.dim, epoch, step)
-                state, _ = run_blocks(
-                    watching, loss, space, state, z, first[None], diffs[None], public, key
+    def under(key: Array) -> Array:
+        def world(z: Array) -> Array:
+            def block(one: tuple[Array, Array]) -> Array:
+                first, rows = one
+                grads, diffs = jnp.split(rows, [schedule.first_batch])
+                permit = Permit(
+                    *(terms, key, first, first + period, grads[None]),
+                    diffs.reshape(period - 1, schedule.diff_batch),
                 )
-                oracle = watching.oracle
-                total = oracle.arithmetic.value(state.oracle.running, oracle.noise_std)
-                return state.learner.values, total
+                memory = Memory(first, Gate.first_memory(terms).buffers)
+                state = eqx.tree_at(
+                    lambda s: (s.round, s.step),
+                    machine.begin(jnp.zeros(space.dim)),
+                    (first // machine.horizon, first % machine.horizon),
+                )
+                _, state, _ = run_blocks(
+                    machine, loss, space, permit, memory, state, z, public, blocks=1
+                )
+                return state.sums
 
-            return jax.lax.map(block, blocks)
+            return jax.lax.map(block, stage)
 
         return jax.vmap(world)(data)
 
-    return jax.vmap(under)(noise)
+    return jax.vmap(under)(keys)

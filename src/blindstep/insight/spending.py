@@ -9,22 +9,31 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from blindstep.trusted import accounting
-from blindstep.trusted.account import Account
-from blindstep.trusted.ledger import read_ledger
+from blindstep.ledger.account import Account
+from blindstep.ledger.ledger import read_ledger
+from blindstep.ledger.storage import LEDGER
+from blindstep.private import accounting
+from blindstep.private.statement import DEFAULT_DELTA
 
 
-def read_spending(path: str) -> Account:
+def read_spending(path: str | os.PathLike[str]) -> Account:
     """The account of a ledger, or of a run directory's own. Takes no lock and writes nothing."""
-    return read_ledger(os.path.join(path, "ledger.jsonl") if os.path.isdir(path) else path)
+    return read_ledger(os.path.join(path, LEDGER) if os.path.isdir(path) else path)
 
 
-def spending_numbers(account: Account, delta: float) -> dict[str, Any]:
-    """Every run of the ledger and their sum; `epsilon` is exact at `delta`, None means no budget."""
+def spending_numbers(account: Account, delta: float | None = None) -> dict[str, Any]:
+    """Every run of a ledger, and their sum. `None` for a budget means that there is no limit.
+
+    A run's `epsilon` is at the run's own `delta`, as its statement quotes it. Totals, budget and
+    what remains are at `delta`; left out, it is the largest delta of the runs.
+    """
+    runs = account.runs
+    if delta is None:
+        delta = max((run.identity.delta for run in runs.values()), default=DEFAULT_DELTA)
     remaining = account.remaining()
     unlimited = math.isinf(remaining)
     return {
-        "records": account.records,
+        "cohort": account.cohort,
         "delta": delta,
         "runs": [
             {
@@ -36,9 +45,10 @@ def spending_numbers(account: Account, delta: float) -> dict[str, Any]:
                 "steps_replayed": sum(attempt.replayed for attempt in run.attempts),
                 "attempts": len(run.attempts),
                 "mu": account.spent(name),
-                "epsilon": _epsilon(account.spent(name), delta),
+                "epsilon": _epsilon(account.spent(name), run.identity.delta),
+                "delta": run.identity.delta,
             }
-            for name, run in account.runs.items()
+            for name, run in runs.items()
         ],
         "mu": account.spent(),
         "epsilon": _epsilon(account.spent(), delta),
@@ -49,25 +59,31 @@ def spending_numbers(account: Account, delta: float) -> dict[str, Any]:
     }
 
 
-def spending_table(account: Account, delta: float) -> Table:
+def spending_table(account: Account, delta: float | None = None) -> Table:
     """The same as a table. Epsilons do not add up: mu does, in squares."""
     numbers = spending_numbers(account, delta)
     # As Text: names are the user's own, and may look like markup.
-    title = Text(f"Spent on the records {str(account.records)[:16]}", style="table.title")
-    table = Table(title=title, title_justify="left")
+    title = Text(f"Spent on the people of {str(account.cohort)[:40]}", style="table.title")
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption="A run's epsilon is at the run's own delta; total, budget and remaining are at "
+        f"delta {numbers['delta']:g}.",
+        caption_justify="left",
+    )
     table.add_column("run", style="bold", overflow="fold")
     table.add_column("plan")
     table.add_column("since")
-    for heading in ("steps begun", "mu", f"epsilon at delta {delta:g}"):
+    for heading in ("steps begun", "mu", "epsilon", "at delta"):
         table.add_column(heading, justify="right")
     for run in numbers["runs"]:
-        steps, spent = f"{run['steps_begun']:,}", (run["mu"], run["epsilon"])
-        names = (Text(run["run"]), Text(run["plan"][:8]), Text(run["since"][:10]))
-        table.add_row(*names, steps, *map(_number, spent))
+        names = (Text(run["run"]), Text(run["plan"][:8]), Text(run["since"]))
+        amounts = map(_number, (run["mu"], run["epsilon"], run["delta"]))
+        table.add_row(*names, f"{run['steps_begun']:,}", *amounts)
     table.add_section()
-    for title, prefix in (("total", ""), ("budget", "budget_"), ("remaining", "remaining_")):
-        amounts = (numbers[prefix + "mu"], numbers[prefix + "epsilon"])
-        table.add_row(title, "", "", "", *map(_number, amounts))
+    for name, prefix in (("total", ""), ("budget", "budget_"), ("remaining", "remaining_")):
+        amounts = (numbers[prefix + "mu"], numbers[prefix + "epsilon"], numbers["delta"])
+        table.add_row(name, "", "", "", *map(_number, amounts))
     return table
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from blindstep.optimize.plan import Plan
-from blindstep.trusted import accounting
-from blindstep.trusted.privacy import Privacy
+from blindstep.private.statement import Privacy
 
 
 def plan_table(plan: Plan) -> Table:
@@ -26,8 +25,8 @@ def privacy_numbers(privacy: Privacy) -> dict[str, float]:
         "rho": privacy.rho,
         "epsilon": privacy.epsilon,
         "delta": privacy.delta,
-        "zcdp": accounting.zcdp(privacy.rho),
-        "rdp_slope": accounting.rdp(privacy.rho, 1.0),
+        "zcdp": privacy.rho**2 / 2,
+        "rdp_slope": privacy.rho**2 / 2,
     }
 
 

@@ -2,39 +2,51 @@
 
     x_{t+1} = x_t + Delta_t,   w_t = x_t + s_t Delta_t,   s_t uniform in [0, 1]
 
-The oracle is asked for a gradient at w_t, the learner turns it into Delta_{t+1}. An epoch is
-`horizon` steps; its output is the mean of its w_t; the next epoch goes on from x_{T+1} with a fresh
-learner. This is the only implementation: drivers differ in who evaluates the loss between `ask` and
-`tell`, in nothing else.
+A step asks for the gradient at w_t; the learner turns it into Delta_{t+1}. A round is `horizon`
+steps; its output is the mean of its w_t; the next round goes on from x_{T+1} with a fresh learner.
+This is the only implementation: drivers differ in who evaluates the loss between `ask` and `tell`,
+in nothing else. All of it is public: it sees releases, never a record's value.
 """
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.errors import InvalidArgument
+from blindstep.estimate import draws
+from blindstep.estimate.estimators import Estimator, Query
 from blindstep.optimize.learners import Learner
-from blindstep.trusted import draws
-from blindstep.trusted.estimators import Kind, Query, Sharing
-from blindstep.trusted.oracle import NoiseAhead, Oracle, OracleState
-from blindstep.trusted.randomness import NoiseKey, public_stream
+from blindstep.optimize.prefix import Prefix
+from blindstep.private.noise import public_stream
+from blindstep.private.schedule import Kind
+
+# Directions that are added at a time: on a processor as many as its cache holds, on an accelerator
+# enough to be worth the start of an operation.
+_ROWS, _ROWS_OF_ACCELERATOR = 8, 64
+
+# Sums of directions, their coordinates cut into parts.
+Sums = tuple[Float[Array, " _"], ...]
 
 
 class State(eqx.Module):
-    """Where a run stands. Public, except for `oracle`.
+    """Where a run stands. Public.
 
     Attributes:
         position: x_t.
         move: Delta_t.
         point: w_t, where the next gradient is wanted.
         previous: w_{t-1}.
-        total: sum of the epoch's w so far.
+        total: sum of the round's w so far.
         learner: the learner's own state.
-        oracle: secret state of the oracle.
-        epoch: epochs finished in the whole run.
-        step: t - 1, steps finished in this epoch.
+        sums: what the running sums of the block remember.
+        round: rounds finished in the whole run.
+        step: t - 1, steps finished in this round.
     """
 
     position: Float[Array, " dim"]
@@ -43,52 +55,44 @@ class State(eqx.Module):
     previous: Float[Array, " dim"]
     total: Float[Array, " dim"]
     learner: PyTree
-    oracle: OracleState
-    epoch: Int[Array, ""]
+    sums: Float[Array, "slots size"]
+    round: Int[Array, ""]
     step: Int[Array, ""]
 
 
-class Released(eqx.Module):
-    """Public quantities of one step, for the history."""
+class Told(eqx.Module):
+    """What the history keeps of a step: functions of releases."""
 
     gradient_norm: Float[Array, ""]
     move_norm: Float[Array, ""]
 
 
 class Conversion(eqx.Module):
-    """The state machine: oracle, learner and horizon.
+    """The state machine.
 
     Attributes:
-        oracle: the private gradient oracle.
+        estimator: how gradients are asked for.
+        prefix: how releases become running sums.
         learner: the online learner.
-        horizon: T, steps in an epoch; a multiple of the oracle's period.
+        horizon: T, steps in a round; a multiple of the period.
     """
 
-    oracle: Oracle
+    estimator: Estimator
+    prefix: Prefix
     learner: Learner
     horizon: int = eqx.field(static=True)
 
     def __check_init__(self) -> None:
         if self.horizon % self.period:
             raise InvalidArgument(
-                f"horizon {self.horizon} is not a multiple of the period {self.period}: an epoch "
-                "is a whole number of blocks. Change one of them."
+                f"horizon {self.horizon} is not a multiple of the period {self.period}: a round is a "
+                "whole number of blocks. Change one of them."
             )
 
     @property
     def period(self) -> int:
         """Releases in a block."""
-        return self.oracle.schedule.period
-
-    @property
-    def blocks_per_epoch(self) -> int:
-        """Blocks in an epoch."""
-        return self.horizon // self.period
-
-    @property
-    def epochs(self) -> int:
-        """Epochs in the whole run, over all passes."""
-        return self.oracle.schedule.blocks // self.blocks_per_epoch
+        return self.prefix.mechanism.steps
 
     def begin(self, start: Float[Array, " dim"]) -> State:
         """The state before the first step. Delta_1 = 0, so w_1 = x_1."""
@@ -99,42 +103,48 @@ class Conversion(eqx.Module):
             previous=start,
             total=jnp.zeros_like(start),
             learner=self.learner.init(),
-            oracle=self.oracle.init(),
-            epoch=jnp.asarray(0, jnp.int32),
+            sums=self.prefix.init(self.estimator.size),
+            round=jnp.asarray(0, jnp.int32),
             step=jnp.asarray(0, jnp.int32),
         )
 
-    def ask(self, state: State, kind: Kind, public: Key[Array, ""]) -> Query:
-        """What the next step wants to know; `kind` is GRAD at the first step of a block."""
-        key = self._direction_key(state, public)
+    def ask(self, state: State, kind: Kind, public: Key[Array, ""], later: Any = 0) -> Query:
+        """What the next step wants to know; `kind` is GRAD at the first step of a block.
+
+        With `later`, the key of the step after so many more: keys are known before their points.
+        """
+        key = self._direction_key(state.round, state.step + later, public)
         return Query(point=state.point, reference=state.previous, key=key, kind=kind)
 
-    def _direction_key(self, state: State, public: Key[Array, ""]) -> Key[Array, ""]:
-        """The public key of this step's directions: one for each step, or for each block."""
-        step = state.step
-        if self.oracle.estimator.sharing is Sharing.BLOCK:
+    def _direction_key(
+        self, round_: Int[Array, ""], step: Int[Array, ""], public: Key[Array, ""]
+    ) -> Key[Array, ""]:
+        """The public key of a step's directions: one for each step, or for each block."""
+        if self.estimator.shared:
             step = step // self.period * self.period
-        return draws.fold_in(public_stream(public, "directions"), step, state.epoch)
+        return draws.fold_in(public_stream(public, "directions"), step, round_)
 
     def tell(
         self,
         state: State,
-        increment: Float[Array, " release_dim"],
+        release: Float[Array, " size"],
         public: Key[Array, ""],
-        noise: NoiseKey | NoiseAhead,
-        frame: PyTree | None = None,
-    ) -> tuple[State, Released]:
-        """Release the increment through the oracle and take the learner's step.
+        frame: PyTree = None,
+    ) -> tuple[State, Told]:
+        """Take a release: running sum, lift to a gradient, the learner's step.
 
-        `frame` is what a shared frame's directions are made of, where that was made before.
+        `frame` is what shared directions are made of, where that was made before.
         """
-        block, in_block = self._release_of(state)
-        oracle, released = self.oracle.release(state.oracle, increment, block, in_block, noise)
-        key = self._direction_key(state, public)
-        gradient = self.oracle.estimator.lift(released, key, frame)
+        place = state.step % self.period
+        fresh = self.prefix.init(self.estimator.size)
+        sums, total = self.prefix.next(jnp.where(place == 0, fresh, state.sums), release, place)
+        if frame is None and self.estimator.shared:
+            key = self._direction_key(state.round, state.step, public)
+            frame = self.estimator.prepare_one(key)
+        gradient = lift(self.estimator, total, frame)
         step = self.learner.update(state.learner, state.move, gradient)
         position = state.position + state.move
-        fraction = draws.uniform(public_stream(public, "path"), state.step + 1, state.epoch)
+        fraction = draws.uniform(public_stream(public, "path"), state.step + 1, state.round)
         after = State(
             position=position,
             move=step.move,
@@ -142,23 +152,46 @@ class Conversion(eqx.Module):
             previous=state.point,
             total=state.total + state.point,
             learner=step.state,
-            oracle=oracle,
-            epoch=state.epoch,
+            sums=sums,
+            round=state.round,
             step=state.step + 1,
         )
-        return after, Released(step.gradient_norm, step.move_norm)
+        return after, Told(step.gradient_norm, step.move_norm)
 
-    def noise_ahead(self, state: State, number: int, noise: NoiseKey) -> NoiseAhead:
-        """The noise of the next `number` steps, for `tell`: drawn at once, used one by one."""
-        return self.oracle.noise_ahead(*self._release_of(state), number, noise)
-
-    def _release_of(self, state: State) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        """Block, and place in it from 1 on, of the release that comes next."""
-        block = state.epoch * self.blocks_per_epoch + state.step // self.period
-        return block, state.step % self.period + 1
-
-    def end_epoch(self, state: State) -> tuple[State, Float[Array, " dim"]]:
-        """The epoch's mean of w, and the state at the start of the next one."""
+    def end_round(self, state: State) -> tuple[State, Float[Array, " dim"]]:
+        """The round's mean of w, and the state at the start of the next one."""
         fresh = self.begin(state.position)
-        fresh = eqx.tree_at(lambda s: s.epoch, fresh, state.epoch + 1)
+        fresh = eqx.tree_at(lambda s: s.round, fresh, state.round + 1)
         return fresh, state.total / self.horizon
+
+
+def lift(estimator: Estimator, sums: Float[Array, " size"], frame: PyTree) -> Float[Array, " dim"]:
+    """The gradient that a running sum stands for: itself, or sum_j y_j u_j along a shared frame.
+
+    `frame` is what the shared directions are made of (`Estimator.prepare_one`). They are added in
+    float64, whatever their own precision, a few at a time.
+    """
+    if not estimator.shared:
+        return sums
+
+    def add(total: Sums, which: Int[Array, " some"]) -> tuple[Sums, None]:
+        weights, rows = sums[which], estimator.rows(frame, which)
+        return tuple(map(functools.partial(_add_rows, weights), total, rows)), None
+
+    size = _ROWS if jax.default_backend() == "cpu" else _ROWS_OF_ACCELERATOR
+    every = jnp.arange(estimator.directions)
+    whole = estimator.directions // size * size
+    like = jax.eval_shape(lambda: estimator.rows(frame, every[:1]))
+    total: Sums = tuple(jnp.zeros(part.shape[1:], jnp.float64) for part in like)
+    total, _ = jax.lax.scan(add, total, every[:whole].reshape(-1, size))
+    if whole < estimator.directions:
+        total, _ = add(total, every[whole:])
+    return jnp.concatenate(total)
+
+
+def _add_rows(
+    weights: Float[Array, " some"], total: Float[Array, " part"], rows: Float[Array, "some part"]
+) -> Float[Array, " part"]:
+    for weight, row in zip(weights, rows, strict=True):
+        total = total + weight * row.astype(jnp.float64)
+    return total

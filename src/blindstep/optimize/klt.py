@@ -9,6 +9,10 @@ their bound
 Two differences, both said in the plan: their number of directions (up to 1e9) buys a sensitivity
 that holds with high probability; here frames and enforced clipping buy it for certain, at q = d. And
 the learner restarts every N steps, as in the conversion this package runs.
+
+With several passes their multi-pass variant competes: every step a GRAD of all records, with
+independent noise. It is about the mean over the records; S is at most the number of passes, and D and
+S minimise the same bound. (Their further step from the records to the population is not taken here.)
 """
 
 from __future__ import annotations
@@ -19,102 +23,85 @@ from dataclasses import replace
 import numpy as np
 
 from blindstep.errors import InvalidArgument
-from blindstep.optimize.assemble import Layout, assemble, mechanism_norms
-from blindstep.optimize.plan import Plan
-from blindstep.optimize.request import Request
-from blindstep.optimize.theory import oracle_errors
-from blindstep.trusted.bounds import Clip
+from blindstep.estimate.bounds import Clip
+from blindstep.optimize.choices import MOST_RELEASES, Choices
+from blindstep.optimize.plan import Plan, finished
+from blindstep.optimize.promise import estimation_error
+from blindstep.private.schedule import MOST_RELEASES_IN_A_BLOCK
 
 
-def layout_klt(request: Request, records: int) -> Plan:
+def plan_klt(choices: Choices, records: int) -> Plan:
     """The successor's plan for a number of records."""
-    request.refuse(
+    choices.refuse(
         "klt",
-        *("oracle", "horizon", "period", "epochs", "passes", "first_batch", "diff_batch"),
+        *("oracle", "horizon", "period", "rounds", "first_batch", "diff_batch"),
         *("directions", "evaluations", "mechanism", "sharing", "smoothing", "reach"),
     )
-    if request.lipschitz is None or request.gap is None:
+    if not choices.certifiable:
         raise InvalidArgument("preset klt chooses everything from lipschitz and gap: give both.")
-    candidates = []
-    for horizon in np.unique(np.round(2.0 ** np.arange(0, math.log2(records) + 1, 0.25))):
-        layout = _layout(request, records, int(horizon))
-        if layout is not None:
-            candidates.append((_their_bound(layout, request), layout))
+    candidates: list[tuple[float, Plan]] = []
+    refusal = InvalidArgument(f"{records} records do not hold one round: bring more.")
+    for passes in _ladder(choices.passes or 1):
+        for horizon in _ladder(records if passes == 1 else passes):
+            try:
+                if (made := _plan(choices, records, horizon, passes)) is not None:
+                    candidates.append((_their_bound(made), made))
+            except InvalidArgument as error:
+                refusal = error
     if not candidates:
-        raise InvalidArgument(f"{records} records do not hold one epoch of preset klt: bring more.")
-    bound, layout = min(candidates, key=lambda pair: pair[0])
-    made = assemble(
-        layout,
-        request.privacy,
-        request.bounds & Clip(_first_clip(layout, request.lipschitz)),
-        request.lipschitz,
-        request.gap,
-    )
+        raise refusal
+    bound, made = min(candidates, key=lambda pair: pair[0])
     notes = (
         f"Parameters of Kornowski, Liu & Talwar; their own bound for them is {bound:.4g}.",
         "Enforced clipping and orthonormal frames stand in for their number of directions; the "
         "learner restarts every horizon.",
     )
-    return replace(made, notes=(*notes, *made.notes))
+    return finished(made, notes)
 
 
-def _layout(request: Request, records: int, horizon: int) -> Layout | None:
-    reach = request.radius / (4 * horizon)
-    ratio = request.radius / reach
-    wanted = (ratio / request.privacy.rho) ** (2 / 3) + ratio / math.sqrt(request.dim)
-    period = max(1, min(horizon, round(wanted)))
+def _ladder(most: int) -> list[int]:
+    """Whole numbers from 1 to `most`, each about 2^(1/4) times the one before."""
+    steps = np.append(2.0 ** np.arange(0, math.log2(most), 0.25), most)
+    return [int(step) for step in np.unique(np.round(steps))]
+
+
+def _plan(choices: Choices, records: int, horizon: int, passes: int) -> Plan | None:
+    """Their plan at an averaging length; None if the records or the longest block do not hold it."""
+    ratio = 4 * horizon  # radius / D
+    wanted = (ratio / choices.privacy.rho) ** (2 / 3) + ratio / math.sqrt(choices.dim)
+    period = max(1, min(horizon, round(wanted))) if passes == 1 else 1
     horizon = max(1, round(horizon / period)) * period
-    size = 2 * period - 1
-    epochs = (records // size) * period // horizon
-    if epochs < 1:
+    first_batch = period if passes == 1 else records
+    steps = records // (first_batch + period - 1) * period * passes
+    rounds = min(steps, MOST_RELEASES) // horizon
+    if rounds < 1 or period > MOST_RELEASES_IN_A_BLOCK:
         return None
-    return Layout(
+    made = Plan(
         preset="klt",
-        oracle="naive" if period == 1 else "variance-reduced",
-        mechanism="tree",
-        sampler=request.sampler or "structured",
+        mechanism="tree" if passes == 1 else "independent",
+        sampler=choices.sampler or "structured",
         sharing="record",
-        records=records,
-        dim=request.dim,
         horizon=horizon,
         period=period,
-        epochs=epochs,
-        first_batch=period,
+        rounds=rounds,
+        first_batch=first_batch,
         diff_batch=1,
-        directions=request.dim,
-        smoothing=request.radius / 2,
-        radius=request.radius,
-        reach=request.radius / (4 * horizon),
-        secure=request.secure,
+        directions=choices.dim,
+        smoothing=choices.radius / 2,
+        reach=choices.radius / (4 * horizon),
+        **choices.known(records),
     )
+    # Four times the root mean square of a record's GRAD estimate, where that is below the gain.
+    clip = min(math.sqrt(made.dim), 4 * math.sqrt(made.moments.grad))
+    return replace(made, bounds=made.bounds & Clip((choices.lipschitz or 0.0) * clip))
 
 
-def _first_clip(layout: Layout, lipschitz: float) -> float:
-    """Four times the root mean square of a record's GRAD estimate, where that is below the gain."""
-    return lipschitz * min(math.sqrt(layout.dim), 4 * math.sqrt(layout.moments().grad))
-
-
-def _their_bound(layout: Layout, request: Request) -> float:
+def _their_bound(made: Plan) -> float:
     """gap / (D S) + 3 G1 / (2 sqrt N) + G0, with exact errors and noise."""
-    assert request.lipschitz is not None
-    assert request.gap is not None
-    slope = request.lipschitz
-    errors = oracle_errors(
-        layout.moments(),
-        lipschitz=slope,
-        smoothing=layout.smoothing,
-        reach=layout.reach,
-        period=layout.period,
-        first_batch=layout.first_batch,
-        diff_batch=layout.diff_batch,
-        shared=False,
-    )
-    columns, rows = mechanism_norms(layout.mechanism, layout.period)
-    first = 2 * _first_clip(layout, slope) / layout.first_batch
-    later = 4 * math.sqrt(layout.dim) * slope * layout.reach / layout.smoothing
-    sensitivities = np.where(np.arange(layout.period) == 0, first, later)
-    noise = np.max(sensitivities * columns) / request.privacy.rho * rows * math.sqrt(layout.dim)
-    off = float(np.sqrt(np.max(errors**2 + noise**2)))
-    size = math.hypot(slope, off)
-    steps = layout.epochs * layout.horizon
-    return request.gap / (layout.reach * steps) + 1.5 * size / math.sqrt(layout.horizon) + off
+    assert made.lipschitz is not None
+    assert made.gap is not None
+    noise = math.sqrt(made.size) * made.release_std()
+    off = float(np.sqrt(np.max(estimation_error(made, made.lipschitz) ** 2 + noise**2)))
+    size = math.hypot(made.lipschitz, off)
+    steps = made.rounds * made.horizon
+    return made.gap / (made.reach * steps) + 1.5 * size / math.sqrt(made.horizon) + off

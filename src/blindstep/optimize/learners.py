@@ -13,8 +13,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from blindstep.trusted.estimators import length
-
 
 class Step(NamedTuple):
     """What a learner does after a released gradient.
@@ -39,7 +37,7 @@ class Learner(eqx.Module):
 
     @abc.abstractmethod
     def init(self) -> PyTree:
-        """The state at the start of an epoch."""
+        """The state at the start of a round."""
 
     @abc.abstractmethod
     def update(
@@ -98,6 +96,6 @@ def _descend(
 ) -> Step:
     """Pi(move - step gradient), the nearest point of the ball; `square` is |gradient|^2."""
     moved = move - step * gradient
-    norm = length(moved)
+    norm = jnp.sqrt(jnp.vdot(moved, moved))
     scale = jnp.where(norm > reach, reach / norm, 1.0)
     return Step(state, scale * moved, jnp.minimum(norm, reach), jnp.sqrt(square))

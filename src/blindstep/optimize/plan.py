@@ -1,74 +1,85 @@
-"""The plan of a run: every number of it, public, immutable, readable, and turned into a machine."""
+"""The plan of a run. Its fields are choices; every other number follows from them."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float
 
 from blindstep.errors import InvalidArgument
+from blindstep.estimate.bounds import Bounds
+from blindstep.estimate.estimators import Estimator, Sharing, record_bound
+from blindstep.optimize import kept, plan_json, plan_words, promise
+from blindstep.optimize.choices import (
+    PRESETS,
+    SAMPLERS,
+    SHARINGS,
+    moderate_bounds,
+    one_of,
+    plain_numbers,
+)
 from blindstep.optimize.conversion import Conversion
 from blindstep.optimize.learners import AdaptiveStep, ConstantStep
-from blindstep.optimize.plan_json import read_fields
-from blindstep.trusted.arithmetic import Arithmetic, Float64, Lattice
-from blindstep.trusted.blt import BLT
-from blindstep.trusted.bounds import Bounds
-from blindstep.trusted.directions import Directions, Sphere
-from blindstep.trusted.estimators import Estimator, Sharing
-from blindstep.trusted.frames import Haar, Structured
-from blindstep.trusted.oracle import Oracle
-from blindstep.trusted.prefix import BinaryTree, Independent, Prefix
-from blindstep.trusted.schedule import Schedule
-from blindstep.trusted.toeplitz import SquareRoot
+from blindstep.optimize.prefix import MECHANISMS, prefix_of
+from blindstep.optimize.theory import BoundParts, Moments
+from blindstep.private import accounting
+from blindstep.private.schedule import Kind, Schedule
+from blindstep.private.statement import Privacy
+from blindstep.private.terms import Terms
 
-MECHANISMS: dict[str, type[Prefix]] = {
-    cls.name: cls for cls in (Independent, BinaryTree, SquareRoot, BLT)
-}
-ARITHMETICS: dict[bool, Arithmetic] = {False: Float64(), True: Lattice()}  # by Plan.secure
-SAMPLERS: dict[str, type[Directions]] = {cls.name: cls for cls in (Sphere, Haar, Structured)}
+_COUNTS = (
+    *("records", "dim", "horizon", "period", "rounds", "first_batch", "diff_batch"),
+    "directions",
+)
+_AMOUNTS = ("smoothing", "radius", "reach", "lipschitz", "gap")
+# One number for each gradient of a block.
+PerGradient = Float[np.ndarray, " period"]
+# The largest amount, and one over the smallest: quotients of a user's amounts and counts fit.
+_MOST = 1e60
+
+
+class PastTheMost(InvalidArgument):
+    """More releases than this package numbers and accounts for; records are not what is missing."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """Everything that determines a run, except the loss, the data and the keys.
 
+    Make one with `blindstep.plan`. Nobody hands in a noise level: it follows from the budget.
+
+    What is promised of the answer is `tolerance`, for the F that `certifies` names. It assumes that
+    every record's loss has Lipschitz constant `lipschitz` and keeps to what `bounds` declare of it,
+    that F(start) - inf F <= `gap`, and that the start was chosen without looking at the records.
+
     Attributes:
-        preset: whose parameters these are.
-        oracle: "variance-reduced" or "naive".
-        mechanism: the prefix noise.
-        sampler: the probing directions.
-        sharing: whether each "record" has its own directions, or a "batch" or "block" shares them.
-        records: records the plan is made for.
+        preset: whose parameters these are: "tight", "paper" or "klt".
+        mechanism: the noise of a block: "independent", "tree", "sqrt" or "blt".
+        sampler: the probing directions: "sphere", "haar" or "structured".
+        sharing: whether each "record" has its own directions, or a "block" shares one frame.
+        records: number of records the plan is made for.
         dim: number of parameters.
-        horizon: T, steps in an epoch.
-        period: releases from one GRAD to the next.
-        epochs: K, over all passes.
-        passes: times the records are gone through.
+        horizon: T, steps in a round.
+        period: releases from one GRAD to the next, which is one block.
+        rounds: K, restarts of the learner, over all passes.
         first_batch: B1, records of a GRAD.
         diff_batch: B2, records of a DIFF.
         directions: q, directions for each record.
-        smoothing: the paper's delta.
+        smoothing: h, the paper's delta.
         radius: the Goldstein radius that is certified, 2 x smoothing in preset `paper`.
-        reach: D, bound on one step.
-        step: eta; None means adaptive.
+        reach: D, the longest step.
         bounds: what is enforced on each record.
         lipschitz: L as declared; None if unknown.
         gap: F* as declared; None if unknown.
-        sensitivity: the largest sensitivity among the increments of a block.
-        noise_std: standard deviation of one noise draw, per coordinate.
-        release_std_max: of the noise on a released gradient per coordinate, worst step.
-        release_std_mean: the same, root mean square over the steps.
-        rho: the Gaussian-DP budget asked for.
-        mu: what the run spends of it, exactly.
-        epsilon: of (epsilon, delta)-DP at the budget rho.
-        delta: where epsilon is quoted.
-        tolerance: bound on the expected Goldstein norm at `radius`; None if nothing is known.
-        vacuous: whether that bound is no better than `lipschitz`, so that it promises nothing.
+        privacy: the budget.
         notes: what a reader should know, one sentence each.
-        secure: whether sums and noise are exact on a lattice, so that no last bit tells anything.
     """
 
     preset: str
-    oracle: str
     mechanism: str
     sampler: str
     sharing: str
@@ -76,86 +87,220 @@ class Plan:
     dim: int
     horizon: int
     period: int
-    epochs: int
-    passes: int
+    rounds: int
     first_batch: int
     diff_batch: int
     directions: int
     smoothing: float
     radius: float
     reach: float
-    step: float | None
     bounds: Bounds
     lipschitz: float | None
     gap: float | None
-    sensitivity: float
-    noise_std: float
-    release_std_max: float
-    release_std_mean: float
-    rho: float
-    mu: float
-    epsilon: float
-    delta: float
-    tolerance: float | None
-    vacuous: bool
-    notes: tuple[str, ...]
-    secure: bool = False
+    privacy: Privacy
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        one_of("preset", self.preset, PRESETS)
+        one_of("mechanism", self.mechanism, MECHANISMS)
+        one_of("sampler", self.sampler, SAMPLERS)
+        one_of("sharing", self.sharing, SHARINGS)
+        plain_numbers(self, _COUNTS, _AMOUNTS, _MOST)
+        moderate_bounds(self.bounds, _MOST)
+        if self.horizon % self.period:
+            raise InvalidArgument(
+                f"horizon {self.horizon} is not a multiple of the period {self.period}: a round is "
+                "a whole number of blocks. Change one of them."
+            )
+
+    # -- what the run does ------------------------------------------------------------------------
+
+    @property
+    def oracle(self) -> str:
+        """ "naive" if every release is a GRAD, else "variance-reduced"."""
+        return "naive" if self.period == 1 else "variance-reduced"
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Who answers when."""
+        batches = (self.first_batch, self.diff_batch, self.period)
+        try:
+            return Schedule(self.records, *batches, self.rounds * (self.horizon // self.period))
+        except InvalidArgument as error:
+            if self.first_batch + self.diff_batch * (self.period - 1) > self.records:
+                raise
+            raise PastTheMost(str(error)) from None
+
+    @cached_property
+    def estimator(self) -> Estimator:
+        """How loss values become a record's vector."""
+        return Estimator(
+            dim=self.dim,
+            directions=self.directions,
+            sampler=SAMPLERS[self.sampler](),
+            smoothing=self.smoothing,
+            reach=self.reach,
+            bounds=self.bounds,
+            sharing=Sharing(self.sharing),
+        )
+
+    @property
+    def passes(self) -> int:
+        """Times the run goes through the records."""
+        return self.schedule.passes
+
+    @property
+    def size(self) -> int:
+        """Coordinates of a record's vector, so of a release: d, or q where a block shares a frame."""
+        return self.directions if self.sharing == "block" else self.dim
 
     def build(self) -> Conversion:
-        """The state machine of this plan. Its privacy is computed anew, from what it really does."""
-        oracle = build_oracle(self)
-        if not oracle.mu() <= self.rho:  # a NaN is no budget
-            raise InvalidArgument(
-                f"the plan's noise_std {self.noise_std:g} spends mu = {oracle.mu():g}, above its "
-                f"budget rho = {self.rho:g}: make the plan with blindstep.plan."
-            )
-        reach = float(self.reach)
-        learner = (
-            AdaptiveStep(reach) if self.step is None else ConstantStep(reach, float(self.step))
+        """The state machine that turns releases into steps. It sees nothing that is not released."""
+        reach, step = float(self.reach), self.step
+        return Conversion(
+            estimator=self.estimator,
+            prefix=prefix_of(self.terms.mechanism),
+            learner=AdaptiveStep(reach) if step is None else ConstantStep(reach, step),
+            horizon=self.horizon,
         )
-        return Conversion(oracle=oracle, learner=learner, horizon=self.horizon)
+
+    # -- what it costs ----------------------------------------------------------------------------
+
+    @cached_property
+    def terms(self) -> Terms:
+        """The terms of the gate, with the least noise that spends at most the budget.
+
+        Preset `paper` takes the noise of its Corollary cor:privacy, with the exact node count.
+        """
+        mechanism = kept.mechanism_of(self.mechanism, self.period)
+        return Terms(self.schedule, mechanism, self.size, *self.clips, self._noise_level())
+
+    def _noise_level(self) -> float:
+        return kept.noise_level(
+            *(self.mechanism, self.first_batch, self.diff_batch, self.period, self.passes),
+            *(self.size, *self.clips, self.privacy.rho, self.preset == "paper"),
+        )
+
+    @property
+    def clips(self) -> tuple[float, float]:
+        """The longest that a record's vector counts in a GRAD and in a DIFF."""
+        gain = kept.gain_of(self.sampler, self.sharing, self.directions, self.dim)
+        first, diff = (
+            record_bound(kind, gain, self.smoothing, self.reach, self.bounds)
+            for kind in (Kind.GRAD, Kind.DIFF)
+        )
+        return first, diff if self.period > 1 else first  # without DIFFs nothing need bound them
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise on one coordinate of a release."""
+        return float(self.terms.noise_std)
+
+    @property
+    def sensitivity(self) -> float:
+        """How far replacing one record moves the most sensitive increment of a block."""
+        return float(np.max(self.terms.sensitivities()))
+
+    @property
+    def rho(self) -> float:
+        """The Gaussian-DP budget asked for."""
+        return self.privacy.rho
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of (epsilon, delta)-DP at the budget."""
+        return self.privacy.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Where epsilon is quoted."""
+        return self.privacy.delta
+
+    @cached_property
+    def mu(self) -> float:
+        """What the run spends of the budget `rho`: the Gaussian-DP parameter of all its releases."""
+        return self.terms.mu()
+
+    # -- what it promises -------------------------------------------------------------------------
+
+    def release_std(self) -> PerGradient:
+        """Standard deviation of the noise on each gradient of a block, per coordinate: |row of B|."""
+        return self._noise_level() * kept.row_norms(self.mechanism, self.period)
+
+    @property
+    def release_std_max(self) -> float:
+        """The largest of `release_std`."""
+        return float(np.max(self.release_std()))
+
+    @property
+    def release_std_mean(self) -> float:
+        """The root mean square of `release_std`."""
+        return float(np.sqrt(np.mean(self.release_std() ** 2)))
+
+    @property
+    def moments(self) -> Moments:
+        """Moments of the estimates along these directions."""
+        return kept.moments_of(self.sampler, self.directions, self.dim)
+
+    @cached_property
+    def bound(self) -> BoundParts | None:
+        """The explicit bound, by formula; None without L. An unknown gap counts as 0.
+
+        It guides the planner. Whether it is a promise, and about what, `certifies` says.
+        """
+        return None if self.lipschitz is None else promise.bound_of(self, self.lipschitz)
+
+    @property
+    def step(self) -> float | None:
+        """eta = D / (sqrt(T) x root mean square of a gradient); None means an adaptive step."""
+        if self.bound is None:
+            return None
+        return self.reach / (math.sqrt(self.horizon) * self.bound.gradient_rms)
+
+    @property
+    def certifies(self) -> str | None:
+        """Whose mean loss F `tolerance` is about; None where nothing is certified.
+
+        "the population": one pass, so that no record answers twice. F is the mean over the population
+        of which the records are independent draws.
+        "the mean over the records": every step takes all of them (`first_batch` = `records`, period
+        1), so that given the past only directions and noise are random. F is the mean over these
+        records, wherever they come from.
+        None: L or the gap is unknown, a round may leave the radius, or later passes take batches of
+        some records, whose errors are not mean-zero given the past. Proofs: docs/certificates.md.
+        """
+        if promise.obstacle(self) is not None:
+            return None
+        return "the mean over the records" if self.takes_all else "the population"
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether every step takes all records."""
+        return self.period == 1 and self.first_batch == self.records
+
+    @property
+    def tolerance(self) -> float | None:
+        """Bound on the expected Goldstein norm at `radius`, for the F that `certifies` names, or None.
+
+        The norm is that of a random round's mean: a bound on its mean over the run's own randomness
+        and, for the population, over the draw of the records.
+        """
+        return None if self.bound is None or self.certifies is None else self.bound.total
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether `tolerance` is no better than `lipschitz`, so that it promises nothing."""
+        tolerance, lipschitz = self.tolerance, self.lipschitz
+        return tolerance is not None and lipschitz is not None and not tolerance < lipschitz
+
+    # -- for people and files ---------------------------------------------------------------------
 
     def rows(self) -> list[tuple[str, str, str]]:
         """The plan as (name, value, meaning): what a table shows."""
-        step = "adaptive" if self.step is None else f"{self.step:.4g}"
-        tolerance = "nothing certified" if self.tolerance is None else f"{self.tolerance:.4g}"
-        if self.vacuous:
-            tolerance += "  (vacuous: no better than L)"
-        return [
-            (
-                "preset",
-                self.preset,
-                f"{self.oracle} oracle, {self.sampler} directions for each {self.sharing}",
-            ),
-            ("records", f"{self.records:,}", "people in the data set"),
-            ("dim", f"{self.dim:,}", "parameters"),
-            ("horizon", f"{self.horizon:,}", f"T: steps in an epoch, a GRAD every {self.period:,}"),
-            ("epochs", f"{self.epochs:,}", f"K, over {self.passes} pass(es) over the records"),
-            ("first_batch", f"{self.first_batch:,}", "B1: records of a GRAD"),
-            ("diff_batch", f"{self.diff_batch:,}", "B2: records of a DIFF"),
-            ("directions", f"{self.directions:,}", "for each record"),
-            ("smoothing", f"{self.smoothing:.4g}", "radius of the smoothed loss (paper's delta)"),
-            ("reach", f"{self.reach:.4g}", "D: longest step"),
-            ("step", step, "eta of the online learner"),
-            ("sensitivity", f"{self.sensitivity:.4g}", "of the most sensitive increment"),
-            (
-                "noise_std",
-                f"{self.noise_std:.4g}",
-                f"of one draw, {self.mechanism} mechanism" + (", on a lattice" * self.secure),
-            ),
-            (
-                "release_std",
-                f"{self.release_std_mean:.4g} .. {self.release_std_max:.4g}",
-                "noise on a released gradient per coordinate: mean, worst step",
-            ),
-            ("rho", f"{self.rho:.6g}", f"budget; the run spends exactly mu = {self.mu:.6g}"),
-            ("epsilon", f"{self.epsilon:.6g}", f"at delta = {self.delta:g}"),
-            ("radius", f"{self.radius:.4g}", "Goldstein radius of the answer"),
-            ("tolerance", tolerance, "bound on the Goldstein norm, in expectation"),
-        ]
+        return plan_words.rows(self)
 
     def explain(self) -> str:
-        """Which theorem, which constants, what binds: one line for each note."""
+        """Which theorem, which constants, what matters most: one line for each note."""
         return "\n".join(self.notes)
 
     def __str__(self) -> str:
@@ -163,49 +308,20 @@ class Plan:
         return "\n".join([*lines, "", self.explain()])
 
     def to_dict(self) -> dict[str, object]:
-        """All fields, ready for JSON; bounds not in force are left out."""
-        out = asdict(self)
-        out["bounds"] = {k: v for k, v in out["bounds"].items() if v != float("inf")}
-        out["notes"] = list(self.notes)
-        return out
+        """All choices, then all numbers that follow from them, ready for JSON."""
+        return plan_json.choices_of(self) | plan_json.numbers_of(self)
 
     def to_json(self) -> str:
         """The plan as JSON."""
-        return json.dumps(self.to_dict(), indent=2)
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan that `to_json` wrote; anything else is refused."""
-        return cls(**read_fields(text, cls))
+        """The plan that `to_json` wrote; refused if a number in it does not follow from its choices."""
+        return plan_json.read(text, cls)
 
 
-def build_oracle(plan: Plan) -> Oracle:
-    """The trusted oracle of a plan."""
-    kinds = {"sampler": SAMPLERS, "mechanism": MECHANISMS, "sharing": [s.value for s in Sharing]}
-    for name, known in kinds.items():
-        if getattr(plan, name) not in known:
-            raise InvalidArgument(
-                f"{name} must be one of {', '.join(known)}, got {getattr(plan, name)!r}: make the "
-                "plan with blindstep.plan."
-            )
-    return Oracle(
-        estimator=Estimator(
-            dim=plan.dim,
-            number=plan.directions,
-            sampler=SAMPLERS[plan.sampler](),
-            smoothing=plan.smoothing,
-            reach=plan.reach,
-            bounds=plan.bounds,
-            sharing=Sharing(plan.sharing),
-        ),
-        mechanism=MECHANISMS[plan.mechanism](plan.period),
-        schedule=Schedule(
-            records=plan.records,
-            first_batch=plan.first_batch,
-            diff_batch=plan.diff_batch,
-            period=plan.period,
-            blocks=plan.epochs * (plan.horizon // plan.period),
-        ),
-        noise_std=float(plan.noise_std),
-        arithmetic=ARITHMETICS[plan.secure],
-    )
+def finished(plan: Plan, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Plan:
+    """The plan with its notes, refused where its privacy could not be stated."""
+    accounting.epsilon(plan.mu, plan.delta, plan.terms.slack())
+    return replace(plan, notes=(*before, *plan_words.verdict(plan), *after))

@@ -1,38 +1,88 @@
-"""Plans out of JSON: every value is checked against the type that its field has."""
+"""Plans as JSON: choices, and the numbers that follow from them, which a reader works out anew.
+
+A file cannot say how much noise there is: its `noise_std` is compared with what its choices give, and
+a plan with another one is refused.
+"""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
-from typing import Any, get_type_hints
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import numpy as np
 
 from blindstep.errors import InvalidArgument, count, finite
-from blindstep.trusted import sealed_json
-from blindstep.trusted.bounds import Bounds
+from blindstep.estimate.bounds import Bounds
+from blindstep.ledger import sealed_json
+from blindstep.private.statement import Privacy
 
+if TYPE_CHECKING:
+    from blindstep.optimize.plan import Plan
+
+_BUDGET = ("epsilon", "delta", "rho")
+_NUMBERS = (
+    *("oracle", "passes", "step", "sensitivity", "noise_std", "release_std_max"),
+    *("release_std_mean", "mu", "certifies", "tolerance", "vacuous"),
+)
+# Another machine may round the last digits in another way; a run uses its own, not those in the file.
+_ROUNDING = 1e-6
 _REMEDY = "make it anew with blindstep.plan, or restore the file that to_json wrote"
 
 
-def read_fields(text: str, plan_type: type) -> dict[str, Any]:
-    """The fields of a plan from the JSON that `to_json` wrote.
+def choices_of(plan: Plan) -> dict[str, Any]:
+    """The fields of a plan, ready for JSON; bounds not in force are left out."""
+    made = asdict(plan)
+    made["bounds"] = {name: at for name, at in made["bounds"].items() if at != math.inf}
+    made["notes"] = list(plan.notes)
+    return made | made.pop("privacy")
 
-    Unknown names, missing ones (those with a default apart) and values of another type are refused.
-    Whether the numbers make a plan is for `Plan.build` to say: it computes the privacy anew.
+
+def numbers_of(plan: Plan) -> dict[str, Any]:
+    """The numbers that follow from a plan's choices, for people."""
+    return {name: getattr(plan, name) for name in _NUMBERS}
+
+
+def read(text: str, plan_type: type[Plan]) -> Plan:
+    """The plan that `Plan.to_json` wrote.
+
+    Unknown names, missing ones, values of another type and numbers that do not follow from the
+    choices are refused.
     """
     try:
         raw = sealed_json.parse(text)
     except ValueError as error:
-        raise InvalidArgument(f"this is not a plan ({error}): {_REMEDY}.") from error
+        raise _refused(str(error)) from error
     if not isinstance(raw, dict):
-        raise InvalidArgument(f"this is not a plan (it is no JSON object): {_REMEDY}.")
-    names = {field.name for field in fields(plan_type)}
-    needed = {field.name for field in fields(plan_type) if field.default is MISSING}
-    if not needed <= raw.keys() <= names:
-        missing, unknown = sorted(needed - raw.keys()), sorted(raw.keys() - names)
-        raise InvalidArgument(
-            f"this is not a plan (missing {missing}, unknown {unknown}): {_REMEDY}."
-        )
+        raise _refused("it is no JSON object")
     hints = get_type_hints(plan_type)
-    return {name: _value(name, value, hints[name]) for name, value in raw.items()}
+    del hints["privacy"]
+    names = {*hints, *_BUDGET, *_NUMBERS}
+    if raw.keys() != names:
+        missing, unknown = sorted(names - raw.keys()), sorted(raw.keys() - names)
+        raise _refused(f"missing {missing}, unknown {unknown}")
+    privacy = _privacy(*(finite(name, raw[name]) for name in _BUDGET))
+    fields = {name: _value(name, raw[name], hint) for name, hint in hints.items()}
+    made = plan_type(**fields, privacy=privacy)
+    with np.errstate(all="ignore"):  # numbers that are none are refused like other wrong ones
+        numbers = numbers_of(made)
+    for name, number in numbers.items():
+        if not _agree(raw[name], number):
+            raise _refused(
+                f"{name} is {raw[name]!r} there, and {number!r} follows from the choices"
+            )
+    return made
+
+
+def _refused(reason: str) -> InvalidArgument:
+    return InvalidArgument(f"this is not a plan ({reason}): {_REMEDY}.")
+
+
+def _agree(told: Any, number: Any) -> bool:
+    """Whether a value in a file is the one that follows, up to rounding."""
+    if isinstance(number, float) and isinstance(told, float):
+        return math.isclose(told, number, rel_tol=_ROUNDING)
+    return type(told) is type(number) and told == number
 
 
 def _value(name: str, value: Any, hint: Any) -> Any:
@@ -45,6 +95,17 @@ def _value(name: str, value: Any, hint: Any) -> Any:
         return Bounds(**{each: finite(each, number) for each, number in value.items()})
     if hint == tuple[str, ...] and isinstance(value, list):
         return tuple(_value(name, each, str) for each in value)
-    if (hint == float | None) or (hint in (bool, str) and isinstance(value, hint)):
+    if (hint == float | None) or (hint is str and isinstance(value, str)):
         return value
-    raise InvalidArgument(f"this is not a plan ({name} cannot be {value!r}): {_REMEDY}.")
+    raise _refused(f"{name} cannot be {value!r}")
+
+
+def _privacy(epsilon: float, delta: float, rho: float) -> Privacy:
+    """The budget of these three numbers, which was made from rho or from epsilon."""
+    by_rho = Privacy(rho=rho, delta=delta)
+    if not math.isclose(by_rho.epsilon, epsilon, rel_tol=_ROUNDING):
+        raise _refused(f"epsilon {epsilon:g} is not what rho {rho:g} gives at delta {delta:g}")
+    if by_rho.epsilon == epsilon:
+        return by_rho
+    by_epsilon = Privacy(epsilon, delta)
+    return by_epsilon if by_epsilon.rho == rho else by_rho

@@ -7,28 +7,30 @@ parameters of the paper's theorem, `klt` those of its successor. Whatever the us
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
-from blindstep.errors import InvalidArgument, VacuousPlan, count, positive
-from blindstep.optimize.klt import layout_klt
-from blindstep.optimize.paper import layout_paper, plan_paper
-from blindstep.optimize.plan import Plan
-from blindstep.optimize.request import Request
+from blindstep.errors import InvalidArgument, VacuousPlan, answers_typos, count, positive
+from blindstep.estimate.bounds import Bounds, Lipschitz
+from blindstep.optimize.choices import MOST_RELEASES, PRESETS, Choices, one_of
+from blindstep.optimize.klt import plan_klt
+from blindstep.optimize.paper import plan_paper, theorem_plan
+from blindstep.optimize.plan import PastTheMost, Plan
 from blindstep.optimize.tight import plan_tight
-from blindstep.trusted.bounds import Bounds, Lipschitz
-from blindstep.trusted.privacy import Privacy
+from blindstep.private.schedule import MOST_RELEASES_IN_A_BLOCK
+from blindstep.private.statement import Privacy
 
-_PLANNERS: dict[str, Callable[[Request, int], Plan]] = {
-    "tight": plan_tight,
-    "paper": plan_paper,
-    "klt": layout_klt,
+Planner = Callable[[Choices, int], Plan]
+_PLANNERS: dict[str, Planner] = {"tight": plan_tight, "paper": plan_paper, "klt": plan_klt}
+# While records are searched for, a vacuous plan is an answer, not an error, and needs no notes.
+_SEARCHED: dict[str, Planner] = {
+    "tight": partial(plan_tight, explained=False),
+    "paper": theorem_plan,
+    "klt": plan_klt,
 }
-# While records are searched for, a vacuous plan is an answer, not an error.
-_SEARCHED = {**_PLANNERS, "paper": layout_paper}
-PRESETS = tuple(_PLANNERS)
 _MOST_RECORDS = 10**15
 
 
+@answers_typos
 def plan(
     *,
     dim: int,
@@ -40,86 +42,150 @@ def plan(
     lipschitz: float | None = None,
     gap: float | None = None,
     bounds: Bounds | None = None,
-    **fixed: Any,
+    oracle: str | None = None,
+    horizon: int | None = None,
+    period: int | None = None,
+    rounds: int | None = None,
+    passes: int | None = None,
+    first_batch: int | None = None,
+    diff_batch: int | None = None,
+    directions: int | None = None,
+    evaluations: int | None = None,
+    mechanism: str | None = None,
+    sampler: str | None = None,
+    sharing: str | None = None,
+    smoothing: float | None = None,
+    reach: float | None = None,
 ) -> Plan:
     """Plan a run: from `records` to the tolerance they buy, or from `tolerance` to records needed.
 
+    Give `dim`, `privacy`, `radius`, and either `records` or `tolerance`. To have stationarity
+    certified, give `lipschitz` and `gap`; else give `bounds`, such as `Clip(1.0)`: the run is as
+    private, and nothing is certified about its answer. All other arguments fix a choice that is
+    otherwise left to the preset.
+
+    The certificate is about a mean loss F that `Plan.certifies` names. One pass: the mean over the
+    population, if the records are independent draws from it. Every step on all records: the mean
+    over the records. Several passes of smaller batches: nothing is certified.
+
     Args:
         dim: number of parameters.
-        privacy: the budget.
-        radius: Goldstein radius of the answer.
+        privacy: the budget, such as Privacy(epsilon=4, delta=1e-5).
+        radius: Goldstein radius of the answer: how far around it gradients are averaged.
         records: number of records there are.
         tolerance: the stationarity wanted; gives the smallest number of records that certifies it.
-        preset: "tight", "paper" or "klt".
-        lipschitz: Lipschitz bound of the loss. Enforced by clamping, so privacy does not rest on it.
+        preset: "tight" (least bound), "paper" (its theorem) or "klt" (its successor's parameters).
+        lipschitz: Lipschitz bound of the loss. It is enforced by clamping: privacy does not rest on
+            it.
         gap: bound on F(start) - inf F.
-        bounds: further enforced bounds, combined with Lipschitz(lipschitz). Who does not know L
-            plans by a clip norm instead: bounds=Clip(1.0).
-        **fixed: choices that are not left to the preset, named as in `Plan`: oracle, horizon,
-            period, epochs, passes, first_batch, diff_batch, directions, mechanism, sampler,
-            sharing, smoothing, reach; `evaluations`, the most loss evaluations of the run; and
-            `secure=True` for sums and noise that are exact on a lattice (docs/floating-point.md).
+        bounds: further bounds to enforce, made of Clip, Range and Lipschitz.
+        oracle: "naive" (a fresh gradient at each step) or "variance-reduced" (differences between).
+        horizon: steps in a round (T).
+        period: steps from one gradient to the next; 1 is the naive oracle.
+        rounds: restarts of the learner (K).
+        passes: times the run may go through the records. Without batches of your own, the plan
+            either makes one pass or takes all records in every step.
+        first_batch: records of a gradient (B1).
+        diff_batch: records of a difference (B2).
+        directions: random directions for each record (q).
+        evaluations: the most evaluations of the loss that the run may make.
+        mechanism: the noise of a block: "independent", "tree", "sqrt" or "blt".
+        sampler: the directions: "sphere" (independent), "haar" or "structured" (orthonormal).
+        sharing: who has the same directions: each "record" its own, or one frame for a "block".
+        smoothing: smoothing radius (h).
+        reach: the longest step (D).
 
     Raises:
+        InvalidArgument: an argument that no run can use, or records that are too few.
         VacuousPlan: the paper's theorem was to choose the horizon, and its bound is no better
-            than `lipschitz`. Fix `horizon` (or `epochs`) to run all the same: privacy does not
-            depend on it.
+            than `lipschitz`. Fix `horizon` (or `rounds`) to run all the same: privacy does not
+            depend on it. Or no number of records certifies `tolerance`.
     """
-    if preset not in _PLANNERS:
-        raise InvalidArgument(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}.")
-    enforced = bounds or Bounds()
-    if lipschitz is not None:
+    one_of("preset", preset, PRESETS)
+    enforced = Bounds() if bounds is None else bounds
+    if lipschitz is not None and isinstance(enforced, Bounds):
         enforced = enforced & Lipschitz(lipschitz)
-    try:
-        request = Request(dim, privacy, radius, enforced, lipschitz, gap, **fixed)
-    except TypeError as error:
-        raise InvalidArgument(f"{error}: see the names of a Plan.") from None
+    choices = Choices(
+        dim=dim,
+        privacy=privacy,
+        radius=radius,
+        bounds=enforced,
+        lipschitz=lipschitz,
+        gap=gap,
+        oracle=oracle,
+        horizon=horizon,
+        period=period,
+        rounds=rounds,
+        passes=passes,
+        first_batch=first_batch,
+        diff_batch=diff_batch,
+        directions=directions,
+        evaluations=evaluations,
+        mechanism=mechanism,
+        sampler=sampler,
+        sharing=sharing,
+        smoothing=smoothing,
+        reach=reach,
+    )
     if (records is None) == (tolerance is None):
         raise InvalidArgument(
             f"give either records or tolerance, got records={records!r} and "
             f"tolerance={tolerance!r}: records are turned into a tolerance, and back."
         )
     if tolerance is not None:
-        return _for_tolerance(_SEARCHED[preset], request, positive("tolerance", tolerance))
-    return _PLANNERS[preset](request, count("records", records))
+        wanted = positive("tolerance", tolerance)
+        records = _records_for(_SEARCHED[preset], choices, wanted)
+    return _PLANNERS[preset](choices, count("records", records))
 
 
-def _for_tolerance(
-    planner: Callable[[Request, int], Plan], request: Request, tolerance: float
-) -> Plan:
+def _records_for(planner: Planner, choices: Choices, tolerance: float) -> int:
     """The smallest number of records, to 0.1%, whose plan certifies `tolerance`."""
-    if request.lipschitz is None or request.gap is None:
+    if choices.lipschitz is None or choices.gap is None:
         raise InvalidArgument("a tolerance needs lipschitz and gap: the bound is made of them.")
-    if tolerance >= request.lipschitz:
+    if tolerance >= choices.lipschitz:
         raise InvalidArgument(
-            f"tolerance {tolerance:g} is not below lipschitz {request.lipschitz:g}: every point "
+            f"tolerance {tolerance:g} is not below lipschitz {choices.lipschitz:g}: every point "
             "meets it. Ask for less."
         )
-    if request.epochs is not None or request.horizon is not None:
+    if choices.rounds is not None or choices.horizon is not None:
         raise InvalidArgument(
-            "a tolerance leaves horizon and epochs to the planner: do not fix them."
+            "a tolerance leaves horizon and rounds to the planner: do not fix them."
         )
+    past: PastTheMost | None = None
 
-    def certified(records: int) -> Plan | None:
+    def certified(records: int) -> bool | None:
+        """Whether so many records certify it; None past the most releases that are planned for."""
+        nonlocal past
         try:
-            made = planner(request, records)
-        except InvalidArgument:  # fewer records than one epoch needs
+            made = planner(choices, records)
+        except PastTheMost as error:
+            past = error
             return None
-        return made if made.tolerance is not None and made.tolerance <= tolerance else None
+        except InvalidArgument:  # fewer records than one round needs
+            return False
+        return made.tolerance is not None and made.tolerance <= tolerance
 
-    high = 2
-    while (best := certified(high)) is None:
-        high *= 2
+    low, high = 1, 2
+    while (enough := certified(high)) is False:
+        low, high = high, 2 * high
         if high > _MOST_RECORDS:
             raise VacuousPlan(
-                f"no number of records up to {_MOST_RECORDS:.0e} certifies tolerance {tolerance:g}: "
-                "ask for a larger tolerance, radius or budget."
+                f"no number of records up to {_MOST_RECORDS:.0e} certifies tolerance {tolerance:g} "
+                f"in blocks of at most {MOST_RELEASES_IN_A_BLOCK} and runs of at most "
+                f"{MOST_RELEASES} releases: ask for a larger tolerance, radius or budget."
             )
-    low = high // 2
+    found = enough is True
     while high - low > max(1, high // 1000):
         middle = (low + high) // 2
-        if (made := certified(middle)) is None:
+        enough = certified(middle)
+        if enough is False:
             low = middle
         else:
-            high, best = middle, made
-    return best
+            high, found = middle, found or enough is True
+    if not found:
+        raise VacuousPlan(
+            f"up to {low:.3g} records do not certify tolerance {tolerance:g}, and more cannot be "
+            f"planned for. Records are not what is missing: {past} Or ask for a larger tolerance, "
+            "radius or budget."
+        )
+    return high

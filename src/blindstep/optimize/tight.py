@@ -1,8 +1,10 @@
-"""Preset `tight`: the layout that minimises the explicit bound, or good defaults where L is unknown.
+"""Preset `tight`: the plan of least explicit bound, or good defaults where L is unknown.
 
 Frames instead of independent directions, BLT noise instead of a tree, exact calibration, clipping,
 the period decoupled from the horizon: same guarantee, far less noise. With exact constants the
 variance-reduced oracle does not always win, so the search decides: period 1 is the naive oracle.
+With several passes it decides between one pass of smaller batches and steps that each take all
+records; nothing else is certified (docs/certificates.md).
 """
 
 from __future__ import annotations
@@ -11,333 +13,341 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from blindstep.errors import InvalidArgument
-from blindstep.optimize.assemble import (
-    Layout,
-    assemble,
-    bound_terms,
-    gain_of,
-    mechanism_norms,
-    snapping_of,
-)
-from blindstep.optimize.plan import Plan
-from blindstep.optimize.request import Request
-from blindstep.trusted.bounds import Bounds, Clip
-from blindstep.trusted.privacy import Privacy
+from blindstep.estimate.bounds import Clip
+from blindstep.optimize.choices import MOST_RELEASES, Choices
+from blindstep.optimize.kept import moments_of
+from blindstep.optimize.plan import Plan, finished
+from blindstep.optimize.promise import least_tolerance
+from blindstep.private.statement import Privacy
 
 _SAMPLER = "structured"
 # Of the radius: a smaller smoothing gains nothing any more, and loses digits.
 _LEAST_SMOOTHING = 1e-3
-# Clip norms that are tried, in units of the root mean square of a record's |estimate|.
+# Clip norms to try, in units of the root mean square of a record's |estimate|; first of all none.
 _CLIPS = (math.inf, 6.0, 5.0, 4.0, 3.5, 3.0, 2.5, 2.0, 1.5, 1.0)
+# Factors, as logarithms to base 2, by which the search moves: coarsely from everywhere, then finely.
+_COARSE, _FINE = (4.0, 2.0, 1.0), (0.5, 0.25, 0.1, 0.03)
+# Batches to start from, as logarithms: from small ones alone, the search can end where a strong clip
+# hides a better one.
+_STARTS = (0.0, 3.0, 7.0)
+# Longer blocks than 2^12 never won in benchmarks/auto_grid.py; a user can still fix one.
+_LONGEST_PERIOD = 12
+# Without L and the gap.
+_CLIP_HORIZON = 10
+_CLIP_DIRECTIONS = 256
 
 
-def _mechanism(period: int, secure: bool) -> str:
-    """The most accurate noise; of the kinds made of whole numbers, that is a tree's."""
-    if period == 1:
-        return "independent"
-    return "tree" if secure else "blt"
+def plan_tight(choices: Choices, records: int, *, explained: bool = True) -> Plan:
+    """The plan of least bound, or by clip norm and radius where L or the gap is not known.
+
+    `explained` adds a note on what more records, directions or budget would buy: three more descents.
+    """
+    if not choices.certifiable:
+        return finished(_by_clip_norm(choices, records))
+    repeats = choices.passes is not None and choices.passes > 1
+    batches = (choices.first_batch or records, choices.diff_batch or records)
+    search = Search(choices, records, certified=not (repeats and batches != (records, records)))
+    point = search.best()
+    if point is None and search.certified:  # rather a plan that certifies nothing, and says so
+        search = Search(choices, records, certified=False)
+        point = search.best()
+    made = None if point is None else search.plan_at(point)
+    if point is None or made is None:
+        raise search.refusal or InvalidArgument(
+            f"{records} records do not hold one round of what was fixed (horizon "
+            f"{choices.horizon}, period {choices.period}, first_batch {choices.first_batch}, "
+            f"diff_batch {choices.diff_batch}): fix less, or bring more records."
+        )
+    notes: tuple[str, ...] = ()
+    if made.tolerance is not None:
+        moved = made.reach * made.horizon
+        notes = (
+            f"Certifies radius {made.smoothing + moved:.4g} = smoothing {made.smoothing:.4g} + reach "
+            f"x horizon {moved:.4g}, in expectation.",
+        )
+    if repeats and made.passes == 1:
+        notes += (f"One of {choices.passes} passes: the others would certify less, or nothing.",)
+    return finished(made, notes, _marginal(search, made, point) if explained else ())
+
+
+def _marginal(search: Search, made: Plan, point: Point) -> tuple[str, ...]:
+    """What a little more of each resource would buy, by searching again from where we are."""
+    choices = search.choices
+    if made.tolerance is None:
+        return ()
+    more = max(1, made.records // 10)
+    privacy = Privacy(made.epsilon + 1.0, made.delta)
+    asked = [("record", choices, made.records + more, more)]
+    if choices.directions is None and made.directions < made.dim:
+        another = replace(choices, directions=made.directions + 1, evaluations=None)
+        asked.append(("direction", another, made.records, 1))
+    asked.append(("unit of epsilon", replace(choices, privacy=privacy), made.records, 1))
+    parts = []
+    for name, richer, records, number in asked:
+        again = Search(richer, records)
+        found = again.descend(point, _FINE)
+        if found is not None:
+            gained = max(made.tolerance - again.bound(found), 0.0) / number
+            parts.append(f"one more {name} {gained:.2g}")
+    return ("The tolerance would fall by: " + "; ".join(parts) + ".",) if parts else ()
+
+
+# -- search -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A point of the search: logarithms to base 2, so that a step is a factor."""
+class Point:
+    """A point of the search: logarithms to base 2, so that a step is a factor; `clip` is a place.
+
+    With `passes`, each step takes all records; without, one pass of batches.
+    """
 
     period: float
-    blocks_per_epoch: float
+    blocks_per_round: float
     diff_batch: float
     first_ratio: float
     directions: float
     smoothing: float
     sharing: str
     clip: int
+    passes: float | None = None
 
 
-def plan_tight(request: Request, records: int) -> Plan:
-    """The plan of least bound, or by clip norm and radius where L or the gap is not known."""
-    if not request.certifiable:
-        return _by_clip_norm(request, records)
-    best = search(request, records)
-    if best is None:
-        raise InvalidArgument(
-            f"{records} records do not hold one epoch of what was fixed (horizon "
-            f"{request.horizon}, period {request.period}, first_batch {request.first_batch}, "
-            f"diff_batch {request.diff_batch}): fix less, or bring more records."
-        )
-    made = assemble(best.layout, request.privacy, best.bounds, request.lipschitz, request.gap)
-    more = _marginal(request, made, best.choice)
-    return replace(made, notes=(*_notes(best.layout), *made.notes, *more))
+class Search:
+    """Coordinate descent on the explicit bound, which is worked out once for each point.
+
+    Attributes:
+        choices: what the user asked for.
+        certified: whether only plans that certify something count, else all passes of any batches.
+        refusal: why the latest plan that was tried cannot be; None if all could.
+    """
+
+    def __init__(self, choices: Choices, records: int, certified: bool = True) -> None:
+        self.choices, self._records, self.certified = choices, records, certified
+        self._bounds: dict[Point, float] = {}
+        self.refusal: InvalidArgument | None = None
+
+    def best(self) -> Point | None:
+        """The point of least bound: coarsely from all starts, finely from the best three."""
+        starts = [
+            Point(period, 3.0, batch, 0.0, 0.0, -1.0, sharing, 0, passes)
+            for period in self._periods()
+            for sharing in self._sharings(period)
+            for batch, passes in self._sizes(period)
+        ]
+        rough = [found for start in starts if (found := self.descend(start, _COARSE)) is not None]
+        rough.sort(key=self.bound)
+        fine = (self.descend(point, _FINE) for point in rough[:3])
+        return min((f for f in fine if f is not None), key=self.bound, default=None)
+
+    def bound(self, point: Point, below: float = math.inf) -> float:
+        """The explicit bound of the plan at a point, if it is `below`; else, or without one, inf."""
+        if point not in self._bounds:
+            found = math.inf
+            try:
+                made = self.plan_at(point)
+                if made is not None and least_tolerance(made) >= below:
+                    return math.inf
+                if made is not None and (made.certifies is not None or not self.certified):
+                    found = math.inf if made.bound is None else made.bound.total
+            except InvalidArgument as error:
+                self.refusal = error
+            self._bounds[point] = found
+        return self._bounds[point]
+
+    def descend(self, point: Point, sizes: tuple[float, ...]) -> Point | None:
+        """The lowest bound near a point, moving one coordinate at a time by ever smaller factors."""
+        # Nothing may fit at first: shrink until something does.
+        tries = [
+            replace(point, blocks_per_round=b, first_ratio=-f) for b in (0, 3) for f in (0, 4, 9)
+        ]
+        best = next((p for p in (point, *tries) if self.bound(p) < math.inf), None)
+        if best is None:
+            return None
+        for size in sizes:
+            improved = True
+            while improved:
+                improved = False
+                for trial in self._neighbours(best, size):
+                    least = self.bound(best) * (1 - 1e-5)
+                    if self.bound(trial, least) < least:
+                        best, improved = trial, True
+        return best
+
+    def _neighbours(self, point: Point, size: float) -> Iterator[Point]:
+        """Points one step away in each coordinate that the user left open and that matters."""
+        choices, batches = self.choices, point.passes is None
+        free = {
+            "blocks_per_round": choices.horizon is None,
+            "diff_batch": choices.diff_batch is None and batches,
+            "first_ratio": choices.first_batch is None and point.period > 0,
+            "passes": not batches,
+            "directions": choices.directions is None,
+            "smoothing": choices.smoothing is None,
+        }
+        for name in (name for name, open_ in free.items() if open_):
+            for sign in (size, -size):
+                yield replace(point, **{name: getattr(point, name) + sign})
+        # All clips: those above the gain change nothing, and a step of one could not cross them.
+        for clip in range(len(_CLIPS)):
+            yield replace(point, clip=clip)
+
+    def _periods(self) -> list[float]:
+        """Logarithms of the periods to try."""
+        choices = self.choices
+        if choices.period is not None:
+            return [math.log2(choices.period)]
+        if choices.oracle == "naive":
+            return [0.0]
+        longest = min(_LONGEST_PERIOD, int(math.log2(self._records)))
+        periods = [float(k) for k in range(longest + 1)]
+        if choices.horizon is not None:
+            periods = [p for p in periods if choices.horizon % round(2**p) == 0]
+            periods.append(math.log2(choices.horizon))
+        return periods[1:] if choices.oracle == "variance-reduced" else periods
+
+    def _sharings(self, period: float) -> list[str]:
+        choices = self.choices
+        if choices.sharing is not None:
+            return [choices.sharing]
+        # Shared directions do not average over records: only where errors are divided by sqrt(T).
+        if period == 0.0 and choices.directions != choices.dim:
+            return ["record", "block"]
+        return ["record"]
+
+    def _sizes(self, period: float) -> list[tuple[float, float | None]]:
+        """Batches to start from, and numbers of steps on all records, as logarithms."""
+        batches: list[tuple[float, float | None]] = [(batch, None) for batch in _STARTS]
+        most = math.log2(self.choices.passes or 1)
+        if not self.certified or period or most == 0:
+            return batches
+        return [*batches, (0.0, most), (0.0, most / 2)]
+
+    def plan_at(self, point: Point) -> Plan | None:
+        """The plan at a point of the search, in whole numbers; None if it does not fit."""
+        return _plan_at(self.choices, self._records, point, self.certified)
 
 
-def _notes(layout: Layout) -> tuple[str, ...]:
-    certified = layout.smoothing + layout.reach * layout.horizon
-    return (
-        f"Certifies radius {certified:.4g} = smoothing {layout.smoothing:.4g} + reach x horizon "
-        f"{layout.reach * layout.horizon:.4g}, in expectation.",
-    )
-
-
-def _marginal(request: Request, made: Plan, choice: Choice) -> tuple[str, ...]:
-    """What a little more of each resource would buy, by planning again from where we are."""
-    assert made.tolerance is not None
-    more = max(1, made.records // 10)
-    privacy = Privacy(made.epsilon + 1.0, made.delta)
-    asked = [("record", request, made.records + more, more)]
-    if request.directions is None and made.directions < made.dim:
-        another = replace(request, directions=made.directions + 1, evaluations=None)
-        asked.append(("direction", another, made.records, 1))
-    asked.append(("unit of epsilon", replace(request, privacy=privacy), made.records, 1))
-    parts = []
-    for name, richer, records, number in asked:
-        if (found := _descend(richer, records, choice, _FINE)) is not None:
-            parts.append(f"one more {name} {max(made.tolerance - found.bound, 0) / number:.2g}")
-    return ("The tolerance would fall by: " + "; ".join(parts) + ".",) if parts else ()
-
-
-# -- search -----------------------------------------------------------------------------------
-
-_COARSE, _FINE = (4.0, 2.0, 1.0), (0.5, 0.25, 0.1, 0.03)
-# Batches to start from, as logarithms: small ones alone can end where a strong clip hides a better one.
-_STARTS = (0.0, 3.0, 7.0)
-# Longer blocks than this never won in benchmarks/auto_grid.py; a user can still fix one.
-_LONGEST_PERIOD = 12
-
-
-@dataclass(frozen=True)
-class Found:
-    """A point of the search with its layout and bound."""
-
-    bound: float
-    choice: Choice
-    layout: Layout
-    bounds: Bounds
-
-
-def search(request: Request, records: int) -> Found | None:
-    """Coordinate descent on the explicit bound: coarsely from all starts, finely from the best."""
-    found = [
-        rough
-        for period in _periods(request, records)
-        for sharing in _sharings(request, period)
-        for batch in _STARTS
-        if (rough := _descend(request, records, _start(period, sharing, batch), _COARSE))
-        is not None
-    ]
-    found.sort(key=lambda f: f.bound)
-    fine = (_descend(request, records, rough.choice, _FINE) for rough in found[:3])
-    return min((f for f in fine if f is not None), key=lambda f: f.bound, default=None)
-
-
-def _start(period: float, sharing: str, batch: float) -> Choice:
-    return Choice(period, 3.0, batch, 0.0, 0.0, -1.0, sharing, 0)
-
-
-def _periods(request: Request, records: int) -> list[float]:
-    """Logarithms of the periods to try."""
-    if request.period is not None:
-        return [math.log2(request.period)]
-    if request.oracle == "naive":
-        return [0.0]
-    longest = min(_LONGEST_PERIOD, int(math.log2(records)))
-    periods = [float(k) for k in range(longest + 1)]
-    if request.horizon is not None:
-        periods = [p for p in periods if request.horizon % round(2**p) == 0]
-        periods.append(math.log2(request.horizon))
-    return periods[1:] if request.oracle == "variance-reduced" else periods
-
-
-def _sharings(request: Request, period: float) -> list[str]:
-    if request.sharing is not None:
-        return [request.sharing]
-    # Shared directions do not average over records: only where errors are divided by sqrt(T).
-    return (
-        ["record", "block"] if period == 0.0 and request.directions != request.dim else ["record"]
-    )
-
-
-def _descend(
-    request: Request, records: int, choice: Choice, sizes: tuple[float, ...]
-) -> Found | None:
-    """The lowest bound near `choice`, moving one coordinate at a time by ever smaller factors."""
-
-    def value(candidate: Choice) -> Found | None:
-        built = layout_of(request, records, candidate)
-        return built and Found(bound_of(*built, request), candidate, *built)
-
-    # Nothing may fit at first: shrink until something does.
-    tries = (replace(choice, blocks_per_epoch=b, first_ratio=-f) for b in (0, 3) for f in (0, 4, 9))
-    best = value(choice) or next((f for t in tries if (f := value(t)) is not None), None)
-    if best is None:
-        return None
-    for size in sizes:
-        improved = True
-        while improved:
-            improved = False
-            for trial in _neighbours(request, best.choice, size):
-                found = value(trial)
-                if found is not None and found.bound < best.bound * (1 - 1e-5):
-                    best, improved = found, True
-    return best
-
-
-def _neighbours(request: Request, choice: Choice, size: float) -> Iterator[Choice]:
-    """Choices one step away in each coordinate that the user left open and that matters."""
-    free = {
-        "blocks_per_epoch": request.horizon is None,
-        "diff_batch": request.diff_batch is None,
-        "first_ratio": request.first_batch is None and choice.period > 0,
-        "directions": request.directions is None,
-        "smoothing": request.smoothing is None,
-    }
-    for name in (name for name, open_ in free.items() if open_):
-        for sign in (size, -size):
-            yield replace(choice, **{name: getattr(choice, name) + sign})
-    # All of them: clip norms above the gain change nothing, and a step of one could not cross them.
-    for clip in range(len(_CLIPS)):
-        yield replace(choice, clip=clip)
-
-
-def layout_of(request: Request, records: int, choice: Choice) -> tuple[Layout, Bounds] | None:
-    """The layout of a point of the search, in whole numbers; None if it does not fit."""
-    period = max(1, round(2**choice.period))
-    if request.horizon is not None:
-        horizon = request.horizon
+def _plan_at(choices: Choices, records: int, point: Point, certified: bool) -> Plan | None:
+    period = max(1, round(2**point.period))
+    if choices.horizon is not None:
+        horizon = choices.horizon
         if horizon % period:
             return None
     else:
-        horizon = period * max(1, round(2 ** min(choice.blocks_per_epoch, 40.0)))
-    diff_batch = request.diff_batch or max(1, round(2 ** min(choice.diff_batch, 50.0)))
-    first_batch = request.first_batch or max(
-        1, round(diff_batch * period * 2 ** min(choice.first_ratio, 30.0))
+        horizon = period * max(1, round(2 ** min(point.blocks_per_round, 40.0)))
+    diff_batch = choices.diff_batch or max(1, round(2 ** min(point.diff_batch, 50.0)))
+    first_batch = choices.first_batch or max(
+        1, round(diff_batch * period * 2 ** min(point.first_ratio, 30.0))
     )
+    passes = 1 if certified else choices.passes or 1
+    if point.passes is not None:
+        first_batch = records
+        passes = min(choices.passes or 1, max(1, round(2 ** min(point.passes, 62.0))))
     if period == 1:
         diff_batch = 1  # there are no DIFFs
+    directions = choices.directions or min(
+        choices.dim, max(1, round(choices.dim * 2 ** min(point.directions, 0.0)))
+    )
     size = first_batch + diff_batch * (period - 1)
-    if size > records:
+    blocks = _blocks(choices, records, size, directions, passes)
+    rounds = choices.rounds or min(blocks * period, MOST_RELEASES) // horizon
+    if rounds < 1 or rounds * horizon // period > blocks:
         return None
-    directions = request.directions or min(
-        request.dim, max(1, round(request.dim * 2 ** min(choice.directions, 0.0)))
+    smoothing = choices.smoothing or choices.radius * min(
+        0.9, max(_LEAST_SMOOTHING, 2**point.smoothing)
     )
-    blocks = records // size * (request.passes or 1)
-    if request.evaluations is not None:
-        blocks = min(blocks, request.evaluations // (2 * directions * size))
-    epochs = request.epochs or blocks * period // horizon
-    if epochs < 1 or epochs * horizon // period > blocks:
-        return None
-    smoothing = request.smoothing or request.radius * min(
-        0.9, max(_LEAST_SMOOTHING, 2**choice.smoothing)
-    )
-    reach = request.reach or (request.radius - smoothing) / horizon
+    reach = choices.reach or (choices.radius - smoothing) / horizon
     if reach <= 0:
         return None
-    layout = Layout(
+    sampler = choices.sampler or _SAMPLER
+    known = choices.known(records)
+    if choices.lipschitz is not None and point.clip > 0:
+        rms = choices.lipschitz * math.sqrt(moments_of(sampler, directions, choices.dim).grad)
+        known["bounds"] = choices.bounds & Clip(_CLIPS[point.clip] * rms)
+    return Plan(
         preset="tight",
-        oracle="naive" if period == 1 else "variance-reduced",
-        mechanism=request.mechanism or _mechanism(period, request.secure),
-        sampler=request.sampler or _SAMPLER,
-        sharing=choice.sharing,
-        records=records,
-        dim=request.dim,
+        mechanism=choices.mechanism or _mechanism(period),
+        sampler=sampler,
+        sharing=point.sharing,
         horizon=horizon,
         period=period,
-        epochs=epochs,
+        rounds=rounds,
         first_batch=first_batch,
         diff_batch=diff_batch,
         directions=directions,
         smoothing=smoothing,
-        radius=request.radius,
         reach=reach,
-        secure=request.secure,
+        **known,
     )
-    clip = _CLIPS[choice.clip]
-    if math.isinf(clip):
-        return layout, request.bounds
-    return layout, request.bounds & Clip(request.slope * clip * math.sqrt(layout.moments().grad))
 
 
-def bound_of(layout: Layout, bounds: Bounds, request: Request) -> float:
-    """The explicit bound of a layout: what `assemble` will state, without building anything."""
-    assert request.lipschitz is not None
-    assert request.gap is not None
-    gain = gain_of(layout.sampler, layout.directions, layout.dim)
-    clamp = min(2 * layout.smoothing * bounds.lipschitz, bounds.width)
-    first = 2 * min(gain * clamp / (2 * layout.smoothing), bounds.first_clip) / layout.first_batch
-    clamp = min(2 * layout.reach * bounds.lipschitz, bounds.width)
-    later = 2 * min(gain * clamp / layout.smoothing, bounds.diff_clip) / layout.diff_batch
-    columns, rows = mechanism_norms(layout.mechanism, layout.period)
-    cost = first * columns[0]
-    if layout.period > 1:
-        cost = max(cost, later * float(np.max(columns[1:])))
-    blocks = layout.epochs * layout.horizon // layout.period
-    size = layout.first_batch + layout.diff_batch * (layout.period - 1)
-    passes = -(-blocks // (layout.records // size))
-    # What is left of rho after snapping; `assemble` refuses below half, and this never prefers it.
-    snapping = snapping_of(layout.secure, layout.release_dim)
-    left = request.privacy.rho - snapping * float(np.max(columns)) * math.sqrt(passes)
-    if left < request.privacy.rho / 2:
-        return math.inf
-    release = cost * math.sqrt(passes) / left * rows
-    return bound_terms(layout, bounds, request.lipschitz, request.gap, release).total
+def _blocks(choices: Choices, records: int, size: int, directions: int, passes: int) -> int:
+    """Blocks of `size` records that so many passes and the evaluations allow."""
+    blocks = records // size * passes
+    if choices.evaluations is not None:
+        blocks = min(blocks, choices.evaluations // (2 * directions * size))
+    return blocks
+
+
+def _mechanism(period: int) -> str:
+    """The most accurate noise that needs little memory."""
+    return "independent" if period == 1 else "blt"
 
 
 # -- without a Lipschitz bound ----------------------------------------------------------------
 
-_CLIP_HORIZON = 10
-_CLIP_DIRECTIONS = 256
 
-
-def _by_clip_norm(request: Request, records: int) -> Plan:
+def _by_clip_norm(choices: Choices, records: int) -> Plan:
     """Defaults for who knows a clip norm and a radius, but not L or the gap.
 
     The naive oracle with one shared frame for each step, adaptive steps, batches as large as the
     number of passes allows; measured in benchmarks/ on digits and on a9a.
     """
-    horizon = request.horizon or _CLIP_HORIZON
-    period = request.period or 1
-    directions = min(request.dim, request.directions or _CLIP_DIRECTIONS)
-    passes = request.passes or 1
-    if period > 1 and request.first_batch is None and request.diff_batch is None:
+    horizon = choices.horizon or _CLIP_HORIZON
+    period = choices.period or 1
+    directions = min(choices.dim, choices.directions or _CLIP_DIRECTIONS)
+    passes = choices.passes or 1
+    if choices.oracle == "variance-reduced" and period == 1:
         raise InvalidArgument(
-            "without lipschitz and gap, a period above 1 needs batches: fix them."
+            "without lipschitz and gap, the variance-reduced oracle needs a period: fix period, "
+            "first_batch and diff_batch."
         )
-    diff_batch = request.diff_batch or 1
-    steps = horizon * (request.epochs or max(1, round(math.sqrt(passes * 20) / horizon * 4)))
-    first_batch = request.first_batch or max(1, min(records, passes * records // steps))
+    if period > 1 and choices.first_batch is None and choices.diff_batch is None:
+        raise InvalidArgument(
+            "without lipschitz and gap, a period above 1 needs batches: fix first_batch and "
+            "diff_batch."
+        )
+    diff_batch = choices.diff_batch or 1
+    steps = horizon * (choices.rounds or max(1, round(math.sqrt(passes * 20) / horizon * 4)))
+    first_batch = choices.first_batch or max(1, min(records, passes * records // steps))
     size = first_batch + diff_batch * (period - 1)
     if size > records:
         raise InvalidArgument(
             f"a block of {size} records does not fit into {records}: use smaller batches."
         )
-    blocks = records // size * passes
-    if request.evaluations is not None:
-        blocks = min(blocks, request.evaluations // (2 * directions * size))
-    epochs = request.epochs or blocks * period // horizon
-    if epochs < 1 or epochs * horizon > blocks * period:
+    steps = _blocks(choices, records, size, directions, passes) * period
+    rounds = choices.rounds or steps // horizon
+    if rounds < 1 or rounds * horizon > steps:
         raise InvalidArgument(
-            f"{records} records in {passes} pass(es) hold {blocks * period} steps with batches of "
-            f"{first_batch}, not {epochs or 1} epoch(s) of {horizon}: use a smaller first_batch, a "
+            f"{records} records in {passes} pass(es) hold {steps} steps with batches of "
+            f"{first_batch}, not {rounds or 1} round(s) of {horizon}: use a smaller first_batch, a "
             "shorter horizon or more passes."
         )
-    smoothing = request.smoothing or _LEAST_SMOOTHING * request.radius
-    layout = Layout(
+    smoothing = choices.smoothing or _LEAST_SMOOTHING * choices.radius
+    return Plan(
         preset="tight",
-        oracle="naive" if period == 1 else "variance-reduced",
-        mechanism=request.mechanism or _mechanism(period, request.secure),
-        sampler=request.sampler or _SAMPLER,
-        sharing=request.sharing or "block",
-        records=records,
-        dim=request.dim,
+        mechanism=choices.mechanism or _mechanism(period),
+        sampler=choices.sampler or _SAMPLER,
+        sharing=choices.sharing or "block",
         horizon=horizon,
         period=period,
-        epochs=epochs,
+        rounds=rounds,
         first_batch=first_batch,
         diff_batch=diff_batch,
         directions=directions,
         smoothing=smoothing,
-        radius=request.radius,
-        reach=request.reach or (request.radius - smoothing) / horizon,
-        secure=request.secure,
+        reach=choices.reach or (choices.radius - smoothing) / horizon,
+        **choices.known(records),
     )
-    return assemble(layout, request.privacy, request.bounds, request.lipschitz, request.gap)

@@ -1,4 +1,4 @@
-"""Private models in scikit-learn's habit: `fit`, `predict`, pipelines and all.
+"""Private models with scikit-learn's interface: `fit`, `predict`, and what takes part in pipelines.
 
     from blindstep.sklearn import PrivateClassifier
 
@@ -16,6 +16,6 @@ except ImportError as error:
         "pip install 'blindstep[sklearn]', or use blindstep.minimize, which does not."
     ) from error
 
-from blindstep.sklearn.estimators import PrivateClassifier, PrivateRegressor
+from blindstep.sklearn.estimators import ClassesFromData, PrivateClassifier, PrivateRegressor
 
-__all__ = ["PrivateClassifier", "PrivateRegressor"]
+__all__ = ["ClassesFromData", "PrivateClassifier", "PrivateRegressor"]

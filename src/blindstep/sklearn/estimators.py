@@ -1,15 +1,19 @@
 """The estimators: scikit-learn's interface around one private run.
 
-What is private, and what is not. The weights are computed by `blindstep.minimize`: replacing one row
-of (X, y) changes their distribution by no more than `privacy_` says. Besides the weights, these are
-taken from the data and count as *public*: the number of rows, the number and names of columns, and,
-unless `classes` is given, the set of labels that occur. Errors about the input (a missing value, a
-label that is not in `classes`) are for the data holder's eyes.
+What is private, and what is not. `blindstep.minimize` computes the weights: replacing one row of
+(X, y) changes their distribution by no more than `privacy_` says. Everything else that a model takes
+from the data counts as *public*: the number of rows, the number and names of columns, and, unless
+`classes` is given, the set of labels that occur. Errors about the input (a missing value, a label
+that is not in `classes`) are for the data holder's eyes.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import warnings
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, no_type_check
 
 import numpy as np
@@ -22,16 +26,20 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from blindstep.drivers.compiled import minimize
 from blindstep.errors import InvalidArgument, count, positive
+from blindstep.estimate.bounds import Clip, Range
 from blindstep.optimize.planner import plan
+from blindstep.private.statement import Privacy
 from blindstep.sklearn import models
-from blindstep.trusted.bounds import Clip, Range
-from blindstep.trusted.privacy import Privacy
 
 _HORIZON = 10
 # Longest steps that worked on a9a (linear) and on the digits (network): benchmarks/grids.py.
 _REACH_LINEAR, _REACH_NETWORK = 0.1, 0.3
 # The 0/1 loss is flat nearly everywhere: it shows its slope only from afar.
 _SMOOTHING, _SMOOTHING_ZERO_ONE = 0.01, 0.3
+
+
+class ClassesFromData(UserWarning):
+    """A classifier was fitted without `classes`: the labels that occur in `y` are public then."""
 
 
 class _PrivateModel(BaseEstimator):
@@ -43,7 +51,7 @@ class _PrivateModel(BaseEstimator):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
-        loss: Any = None,
+        loss: str | Callable[..., Any] = "absolute",
         hidden: tuple[int, ...] = (),
         clip: float = 1.0,
         passes: int = 160,
@@ -51,6 +59,9 @@ class _PrivateModel(BaseEstimator):
         reach: float | None = None,
         smoothing: float | None = None,
         random_state: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        budget: Privacy | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -62,6 +73,9 @@ class _PrivateModel(BaseEstimator):
         self.reach = reach
         self.smoothing = smoothing
         self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.ledger = ledger
+        self.budget = budget
 
     def _train(
         self,
@@ -69,15 +83,14 @@ class _PrivateModel(BaseEstimator):
         target: Shaped[np.ndarray, " rows"],
         judge: Callable[..., Any],
         out: int,
+        public: str = "",
     ) -> None:
-        """One private run; sets the fitted attributes."""
-        seed, chance = None, np.random.default_rng()
-        if self.random_state is not None:
-            # None stands for entropy of the operating system, not for NumPy's global generator.
-            seed = int(check_random_state(self.random_state).randint(2**31))
-            chance = np.random.default_rng(seed)
+        """Make one private run and set the fitted attributes.
+
+        `public` is added to the privacy statement where it says what is protected.
+        """
         sizes = models.layer_sizes(features.shape[1], self.hidden, out)
-        initial = models.start(sizes, chance)
+        initial = models.start(sizes)
         zero_one = judge is models.zero_one
         smoothing, reach = self.smoothing, self.reach
         if smoothing is None:
@@ -102,18 +115,39 @@ class _PrivateModel(BaseEstimator):
         )
         records = {"features": np.asarray(features, np.float32), "target": target}
         loss = models.record_loss(judge, classifies=isinstance(self, ClassifierMixin))
-        self.result_ = minimize(loss, initial, records, plan=made, seed=seed)
-        self.privacy_ = self.result_.privacy
-        layers = [[np.asarray(part, np.float64) for part in pair] for pair in self.result_.last]
+        result = minimize(
+            loss,
+            initial,
+            records,
+            plan=made,
+            seed=_seed(self.random_state),
+            checkpoint=self.checkpoint,
+            ledger=self.ledger,
+            budget=self.budget,
+        )
+        self.privacy_ = dataclasses.replace(result.privacy, unit=result.privacy.unit + public)
+        self.result_ = dataclasses.replace(result, privacy=self.privacy_)
+        layers = [[np.asarray(part, np.float64) for part in pair] for pair in self.result_.params]
         self.coefs_ = [weights for weights, _ in layers]
         self.intercepts_ = [bias for _, bias in layers]
-        self.n_iter_ = made.epochs * made.horizon
+        self.n_iter_ = made.rounds * made.horizon
 
     def _outputs(self, X: Any) -> Float[np.ndarray, "rows outputs"]:
         check_is_fitted(self)
         features = validate_data(self, X, reset=False, dtype=np.float64)
         layers = list(zip(self.coefs_, self.intercepts_, strict=True))
         return models.outputs(layers, features, np.maximum)
+
+
+def _seed(random_state: Any) -> int | None:
+    """The seed of a fit: a whole number as it is, or 128 bits drawn from a generator.
+
+    None stands for entropy of the operating system, not for NumPy's global generator.
+    """
+    if random_state is None or isinstance(random_state, Integral):
+        return None if random_state is None else int(random_state)
+    words = check_random_state(random_state).randint(2**32, size=4, dtype=np.uint32)
+    return int.from_bytes(words.tobytes(), "little")
 
 
 def _has_probabilities(model: Any) -> bool:
@@ -126,7 +160,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
 
     Scale features with *public* constants, to about unit size: a scaler fitted on the private rows
     releases their mean and spread without noise. The same holds for any other step of a pipeline, and
-    for a search over hyper-parameters: each fit spends its own budget.
+    for a search over hyper-parameters: each fit spends its own epsilon (a `ledger` adds them up). A
+    score on the rows that were trained on is not private either: keep public rows for it.
 
     Args:
         epsilon: privacy of one fit, for replacing one row.
@@ -135,20 +170,26 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
             scores of all classes and the index of the right one. Of two classes, the first has
             score 0.
         hidden: sizes of hidden layers; () is a linear model.
-        classes: all labels there may be. Left out, they are those that occur in `y`: then a class
-            with a single row gives that row away.
+        classes: all labels there may be. Left out, they are those that occur in `y`: a label that one
+            row alone has gives that row away. `fit` warns (`ClassesFromData`), `privacy_` says so.
         clip: norm to which one row's gradient estimate is clipped.
         passes: gradient steps; each goes over all rows.
         directions: directions along which each step looks; at most the number of weights is used.
         reach: longest step; default 0.1 for a linear model, 0.3 for a network.
         smoothing: how far apart the loss is evaluated; default 0.01, for the 0/1 loss 0.3.
-        random_state: leave it out: the noise is from the operating system. A number makes a fit
-            reproducible and *not private against who knows it*; `privacy_` says so.
+        random_state: leave it out, and the noise is from the operating system. A whole number of any
+            size, or a RandomState, makes a fit reproducible and *not private against anyone who knows
+            or can guess the seed*; `privacy_` says so.
+        checkpoint: a directory for the run: the same fit goes on after a crash where it was. It holds
+            the noise key: keep it as secret as the data.
+        ledger: a file in which all fits on the same people add up what they spend.
+        budget: what all fits in the ledger together may spend, such as Privacy(epsilon=4): a fit that
+            would spend more is refused before it looks at a row.
 
     Attributes:
         classes_: the labels, in order.
         privacy_: the privacy statement of the fit.
-        result_: the run itself (plan, history, all epoch means).
+        result_: the run itself: plan, history and the mean of every round.
         coefs_: weights of each layer, inputs x outputs; two classes have one output.
         intercepts_: biases of each layer.
         n_iter_: steps taken.
@@ -170,6 +211,9 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
         reach: float | None = None,
         smoothing: float | None = None,
         random_state: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        budget: Privacy | None = None,
     ) -> None:
         super().__init__(
             epsilon,
@@ -182,6 +226,9 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
             reach=reach,
             smoothing=smoothing,
             random_state=random_state,
+            checkpoint=checkpoint,
+            ledger=ledger,
+            budget=budget,
         )
         self.classes = classes
 
@@ -204,7 +251,17 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
             )
         self.classes_ = known
         index = np.searchsorted(known, y).astype(np.int32)
-        self._train(X, index, judge, 1 if len(known) == 2 else len(known))
+        public = ""
+        if self.classes is None:
+            public = " (the set of labels in y is not: it was taken from the data without noise)"
+            warnings.warn(
+                "classes was not given, so the labels that occur in y are taken from the data without "
+                "noise, and a label that one row alone has gives that row away: give all labels that "
+                "there may be as classes=[...].",
+                ClassesFromData,
+                stacklevel=2,
+            )
+        self._train(X, index, judge, 1 if len(known) == 2 else len(known), public)
         return self
 
     def decision_function(self, X: Any) -> Float[np.ndarray, "rows ..."]:
@@ -249,45 +306,23 @@ class PrivateRegressor(RegressorMixin, _PrivateModel):
         directions: directions along which each step looks; at most the number of weights is used.
         reach: longest step; default 0.1 for a linear model, 0.3 for a network.
         smoothing: how far apart the loss is evaluated; default 0.01.
-        random_state: leave it out: the noise is from the operating system. A number makes a fit
-            reproducible and *not private against who knows it*; `privacy_` says so.
+        random_state: leave it out, and the noise is from the operating system. A whole number of any
+            size, or a RandomState, makes a fit reproducible and *not private against anyone who knows
+            or can guess the seed*; `privacy_` says so.
+        checkpoint: a directory for the run: the same fit goes on after a crash where it was. It holds
+            the noise key: keep it as secret as the data.
+        ledger: a file in which all fits on the same people add up what they spend.
+        budget: what all fits in the ledger together may spend, such as Privacy(epsilon=4): a fit that
+            would spend more is refused before it looks at a row.
 
     Attributes:
         privacy_: the privacy statement of the fit.
-        result_: the run itself (plan, history, all epoch means).
+        result_: the run itself: plan, history and the mean of every round.
         coefs_: weights of each layer, inputs x outputs.
         intercepts_: biases of each layer.
         n_iter_: steps taken.
         n_features_in_: columns of X.
     """
-
-    @no_type_check  # scikit-learn's rule: a constructor takes anything, `fit` checks it
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        *,
-        loss: str | Callable[..., Any] = "absolute",
-        hidden: tuple[int, ...] = (),
-        clip: float = 1.0,
-        passes: int = 160,
-        directions: int = 64,
-        reach: float | None = None,
-        smoothing: float | None = None,
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(
-            epsilon,
-            delta,
-            loss=loss,
-            hidden=hidden,
-            clip=clip,
-            passes=passes,
-            directions=directions,
-            reach=reach,
-            smoothing=smoothing,
-            random_state=random_state,
-        )
 
     def fit(self, X: Any, y: Any) -> PrivateRegressor:
         """Train privately on rows X with targets y. One row of (X, y) is one person."""

@@ -16,19 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from blindstep.drivers.compiled import Loss
+from blindstep.drivers.pytrees import Loss
 from blindstep.errors import InvalidArgument, count
 
 Layers = list[tuple[Any, Any]]
 
 
-def start(sizes: Sequence[int], chance: np.random.Generator) -> Layers:
-    """Public starting weights for these layer sizes: 0 where there is one layer, else random.
+def start(sizes: Sequence[int]) -> Layers:
+    """Public starting weights, a function of the layer sizes: 0 for one layer, else as if random.
 
     Hidden weights are normal with variance 2 / inputs (He et al., 2015), the last layer's with
-    variance 1 / inputs; biases are 0.
+    variance 1 / inputs; biases are 0. No seed of a user enters: it makes the noise, which is secret.
     """
-    layers = []
+    chance, layers = np.random.default_rng(0), []
     for depth, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         last = depth == len(sizes) - 2
         spread = np.sqrt((1.0 if last else 2.0) / inputs) if len(sizes) > 2 else 0.0

@@ -10,16 +10,16 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from blindstep.drivers.evaluators import Evaluator, Loss, evaluator, float64
-from blindstep.drivers.pytrees import ParameterSpace
+from blindstep.drivers.evaluators import Evaluator, evaluator, float64
+from blindstep.drivers.pytrees import Loss, ParameterSpace
 from blindstep.errors import InvalidArgument, count, positive, probability
+from blindstep.estimate.bounds import Bounds
 from blindstep.insight.certificate import private
 from blindstep.insight.certificate.concentration import stratified_error
 from blindstep.insight.certificate.estimates import Source, derivative_is_true, rows_to_explore
 from blindstep.insight.certificate.hull import shortest_in_hull
 from blindstep.insight.certificate.search import Bundle, search
-from blindstep.trusted.bounds import Bounds
-from blindstep.trusted.privacy import Privacy, Statement
+from blindstep.private.statement import SEEDED, Privacy, Statement
 
 METHODS = ("auto", "autodiff", "values")
 # Of exact arithmetic on the gradients: their own rounding, relative to the longest.
@@ -86,13 +86,13 @@ class Certificate:
             *(f"Assumes that {each}." for each in self.assumes),
         ]
         if self.privacy is not None and self.privacy.seeded:
-            lines.append("WARNING: seeded. NOT private against anyone who knows the seed.")
+            lines.append(SEEDED)
         return "\n".join(lines)
 
 
 def certificate(
     loss: Loss,
-    point: PyTree,
+    params: PyTree,
     data: PyTree,
     radius: float,
     *,
@@ -115,7 +115,7 @@ def certificate(
 
     Args:
         loss: a function of parameters and one record, as for `minimize` or `host.minimize`.
-        point: parameters, such as `result.params`.
+        params: where to measure, such as `result.params`.
         data: records, as for `minimize`.
         radius: the Goldstein radius, such as `result.plan.radius`.
         public: declares that these records are public. Nothing is charged then.
@@ -145,9 +145,9 @@ def certificate(
         )
     if method not in METHODS:
         raise InvalidArgument(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
-    space = float64(ParameterSpace.of(point))
+    space = float64(ParameterSpace.of(params))
     with jax.enable_x64(True):
-        centre = np.asarray(space.flatten(point))
+        centre = np.asarray(space.flatten(params))
         data = jax.tree.map(np.asarray, data)
         evaluates = evaluator(loss, space, space.unflatten(centre), data)
         bounds = bounds or Bounds()
@@ -168,10 +168,8 @@ def certificate(
             )
         bounds.require_finite(needs_diff=False)
         h = _smoothing(smoothing, radius, _PRIVATE)
-        account = private.Account(privacy, ledger, budget)
-        found = private.measure(
-            evaluates, space, centre, data, radius, h, bounds, account, failure, seed
-        )
+        payer = private.Payer(privacy, ledger, budget)
+        found = private.measure(evaluates, space, centre, radius, h, bounds, payer, failure, seed)
     return Certificate(
         norm_bound=min(found.norm + found.error, bounds.lipschitz),
         confidence=confidence,

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from blindstep.drivers.evaluators import Evaluator
 from blindstep.errors import InvalidArgument
+from blindstep.estimate.frames import Structured
 from blindstep.insight.certificate.search import CANDIDATES, rounds_for
-from blindstep.trusted.frames import Structured
 
 # Numbers in the probe points that are held at once.
 _AT_ONCE = 2**21

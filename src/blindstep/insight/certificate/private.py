@@ -1,11 +1,12 @@
 """A certificate of private records: noisy smoothed gradients, charged before each is released.
 
-Each release is one step of the trusted oracle on all records: GRAD at a public point, each record
-clamped and clipped, Gaussian noise. So `releases` of them cost what as many passes of a run cost.
-Everything after that (where to look next, which combination, the bound) only post-processes.
+Each release goes through a gate of its own: a GRAD of all records at a public point, each record
+clamped and clipped. So `_RELEASES` of them cost what as many passes of a run cost. Everything after
+that (where to look next, which combination, the bound) only post-processes.
 
-With releases r_k = g_k + b_k + e_k + xi_k (g_k the smoothed gradient, b_k the bias of clipping, e_k
-the error of random directions, xi_k the noise) and any weights w, chosen after the fact or not,
+With releases r_k = g_k + b_k + e_k + xi_k (g_k the smoothed gradient, b_k the bias of clipping and
+rounding, e_k the error of random directions, xi_k the noise) and any weights w, chosen after the fact
+or not,
 
     |sum w_k g_k| <= |sum w_k r_k| + max_k |b_k| + max_k |e_k| + |w| |(xi_1 .. xi_m)|
 
@@ -20,27 +21,30 @@ from dataclasses import asdict, dataclass, replace
 
 import jax
 import numpy as np
-from jaxtyping import Float, PyTree
+from jaxtyping import Float
 
-from blindstep.drivers import fingerprints, gradients
 from blindstep.drivers.evaluators import Evaluator
+from blindstep.drivers.gradients import release_gradient
 from blindstep.drivers.pytrees import ParameterSpace
-from blindstep.drivers.storage import LEDGER
 from blindstep.errors import InvalidArgument
+from blindstep.estimate.bounds import Bounds, Clip
+from blindstep.estimate.estimators import Estimator
+from blindstep.estimate.frames import Structured
 from blindstep.insight.certificate import concentration
 from blindstep.insight.certificate.hull import shortest_in_hull
+from blindstep.ledger import sealed_json
+from blindstep.ledger.account import RunIdentity
+from blindstep.ledger.ledger import Ledger, cohort_of
+from blindstep.ledger.storage import LEDGER
 from blindstep.optimize.theory import clip_bias, frame_moments
-from blindstep.trusted import accounting, sealed_json
-from blindstep.trusted.account import RunIdentity
-from blindstep.trusted.bounds import Bounds, Clip
-from blindstep.trusted.estimators import Estimator, Kind
-from blindstep.trusted.frames import Structured
-from blindstep.trusted.ledger import Ledger, data_id, noise_key_id, people_of
-from blindstep.trusted.oracle import Oracle
-from blindstep.trusted.prefix import Independent
-from blindstep.trusted.privacy import Privacy, Statement, statement
-from blindstep.trusted.randomness import fresh_keys, public_stream
-from blindstep.trusted.schedule import Schedule
+from blindstep.private.clip import unit_of
+from blindstep.private.gate import Gate
+from blindstep.private.mechanisms import Independent
+from blindstep.private.noise import fresh_keys, public_stream
+from blindstep.private.schedule import Kind, Schedule
+from blindstep.private.statement import Privacy, Statement, statement
+from blindstep.private.tables.discrete_gaussian import STD
+from blindstep.private.terms import Terms, calibrated
 
 _RELEASES = 12
 # Clip norm in units of the slope: the clipped part is then below 2e-4 of the slope.
@@ -49,8 +53,8 @@ _REACH = (1.0, 0.5, 1.0, 0.25)
 
 
 @dataclass(frozen=True)
-class Account:
-    """Who is charged.
+class Payer:
+    """Who pays for a certificate, and how much at most.
 
     Attributes:
         privacy: what the certificate may spend.
@@ -68,8 +72,19 @@ class Account:
         if os.path.isdir(path):
             path = os.path.join(path, LEDGER)
         budget = None if self.budget is None else self.budget.rho
-        name = people_of(path) or os.path.basename(path)
-        return Ledger.open(path, records=name, budget=budget)
+        return Ledger.open(path, cohort=cohort_of(path) or os.path.basename(path), budget=budget)
+
+
+@dataclass(frozen=True)
+class _Charged:
+    """The port of a certificate's gate (`gate.Port`): it charges a run of an open ledger."""
+
+    ledger: Ledger
+    run: str
+
+    def charge(self, first: int, count: int, answers: np.ndarray | None) -> None:
+        """Write the releases down, durably. They are never repeated, so answers need no name."""
+        self.ledger.begin(self.run, first, count)
 
 
 @dataclass(frozen=True)
@@ -86,31 +101,31 @@ def measure(
     evaluator: Evaluator,
     space: ParameterSpace,
     centre: Float[np.ndarray, " dim"],
-    data: PyTree,
     radius: float,
     smoothing: float,
     bounds: Bounds,
-    account: Account,
+    payer: Payer,
     failure: float,
     seed: int | None,
 ) -> Measured:
     """Release noisy gradients within the radius, each charged first, and combine them."""
-    oracle, error = _oracle(centre.size, evaluator.records, smoothing, bounds, account, failure)
+    dim, records = centre.size, evaluator.records
+    estimator, terms, error = prepare(dim, records, smoothing, bounds, payer.privacy.rho, failure)
     keys = fresh_keys(seed)
-    identity = _identity(oracle, data, centre, radius, np.asarray(keys.noise))
     random = np.random.default_rng(np.asarray(jax.random.key_data(keys.public)))
     spread = concentration.gaussian_combination(
-        1.0, float(oracle.noise_std), centre.size, _RELEASES, failure / 2.0
+        1.0, float(terms.noise_std), dim, _RELEASES, failure / 2.0
     )
-    released = np.zeros((0, centre.size))
-    with account.open() as ledger:
+    released = np.zeros((0, dim))
+    with payer.open() as ledger:
+        name = ledger.name_of(keys.noise)
+        identity = _identity(estimator, terms, centre, radius, payer.privacy.delta, name)
         ledger.register(identity)
+        gate = Gate(terms, keys, _Charged(ledger, identity.run))
         for step in range(_RELEASES):
             point = _next_point(released, centre, radius - smoothing, spread, random)
             key = jax.random.fold_in(public_stream(keys.public, "directions"), step)
-            moved = gradients.increment_at(oracle.estimator, evaluator, space, data, point, key)
-            ledger.begin(identity.run, step)
-            noisy = gradients.release(oracle, moved, step, keys.noise)
+            noisy = release_gradient(gate, estimator, evaluator, space, point, key)
             released = np.vstack([released, noisy])
     # The bound is |sum w r| + spread |w|; the solver minimises the sum of their squares.
     hull = shortest_in_hull(released, ridge=spread)
@@ -119,16 +134,19 @@ def measure(
         error=error + spread * float(np.linalg.norm(hull.weights)),
         points=int(np.sum(hull.weights > 0)),
         statement=replace(
-            statement(oracle, account.privacy.delta, seeded=keys.seeded),
+            statement(terms, payer.privacy.delta, seeded=keys.seeded),
             released="every noisy gradient that the certificate is made of, so the certificate",
         ),
     )
 
 
-def _oracle(
-    dim: int, records: int, smoothing: float, bounds: Bounds, account: Account, failure: float
-) -> tuple[Oracle, float]:
-    """The oracle of all releases, and the bound on bias and direction error of any of them."""
+def prepare(
+    dim: int, records: int, smoothing: float, bounds: Bounds, rho: float, failure: float
+) -> tuple[Estimator, Terms, float]:
+    """How gradients are estimated, on which terms they are released, and how far off they are.
+
+    The last is a bound on bias and direction error of all releases; noise is not in it.
+    """
     moments = frame_moments(dim, dim)
     known = bounds.lipschitz < math.inf
     if known:
@@ -147,36 +165,40 @@ def _oracle(
         slope = bounds.lipschitz
         second_moment = min(second_moment, moments.grad * slope**2)
         bias = 0.0 if longest <= bound else slope * clip_bias(moments, bound / slope)
-    noise_std = accounting.noise_std_for(
-        account.privacy.rho, estimator.sensitivity(Kind.GRAD, records) * math.sqrt(_RELEASES)
-    )
-    oracle = Oracle(
-        estimator=estimator,
-        mechanism=Independent(1),
-        schedule=Schedule(records, records, 1, 1, _RELEASES),
-        noise_std=noise_std,
-    )
+    schedule = Schedule(records, records, 1, 1, _RELEASES)
+    terms = calibrated(schedule, Independent(1), dim, bound, bound, rho)
+    # On a coordinate: a sum is rounded by half a step of the lattice, the noise is a step off a
+    # Gaussian's, and a record's clipped vector a unit off.
+    step = float(terms.noise_std) / STD
+    bias += math.sqrt(dim) * (2.0 * step + float(unit_of(bound, records)))
     # |e - E e| <= 2 bound for each record, whose directions are its own.
     error = concentration.bernstein(
         second_moment / records, 2.0 * bound / records, failure / (2.0 * _RELEASES)
     )
-    return oracle, error + bias
+    return estimator, terms, error + bias
 
 
 def _identity(
-    oracle: Oracle, data: PyTree, centre: np.ndarray, radius: float, noise_key: np.ndarray
+    estimator: Estimator,
+    terms: Terms,
+    centre: Float[np.ndarray, " dim"],
+    radius: float,
+    delta: float,
+    noise_key: str,
 ) -> RunIdentity:
     plan = {"certificate": centre.tolist(), "radius": radius, "releases": _RELEASES}
-    plan |= {"smoothing": oracle.estimator.smoothing, "noise_std": float(oracle.noise_std)}
-    plan["bounds"] = {k: v for k, v in asdict(oracle.estimator.bounds).items() if v != math.inf}
+    plan |= {"smoothing": estimator.smoothing, "noise_std": float(terms.noise_std)}
+    plan["bounds"] = {k: v for k, v in asdict(estimator.bounds).items() if v != math.inf}
     return RunIdentity(
         run=f"certificate-{os.urandom(6).hex()}",
         plan=sealed_json.fingerprint(plan),
-        data=data_id(noise_key, fingerprints.of_data(data)),
-        noise_key=noise_key_id(noise_key),
-        mu_per_pass=oracle.mu_per_pass(),
+        # A certificate is never resumed, so nobody needs to recognise its data.
+        data=os.urandom(32).hex(),
+        noise_key=noise_key,
+        mu_per_pass=terms.mu_per_pass(),
         steps_per_pass=1,
         passes=_RELEASES,
+        delta=delta,
     )
 
 

@@ -15,10 +15,10 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from blindstep.drivers.compiled import minimize
 from blindstep.drivers.result import Result
-from blindstep.insight.demo.story import NEGLIGIBLE_NOISE_RHO, Row, Say, Story
+from blindstep.estimate.bounds import Clip
+from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story
 from blindstep.optimize.planner import plan
-from blindstep.trusted.bounds import Clip
-from blindstep.trusted.privacy import Privacy
+from blindstep.private.statement import Privacy
 
 EPSILONS = (1.0, 3.0, 8.0)
 PASSES = 320
@@ -105,19 +105,19 @@ def tell(say: Say | None = None, passes: int | None = None) -> Story:
         if say is not None:
             say(f"Digits, {label}:")
         result = train(images, privacy, passes, progress=say is not None)
-        return accuracy(result.last, unseen), result
+        return accuracy(result.params, unseen), result
 
     rows = [Row("before", accuracy(initial(), unseen))]
     for epsilon in EPSILONS:
         label = f"epsilon {epsilon:g}"
         rows.append(Row(label, *trained(label, Privacy(epsilon=epsilon))))
-    score, _ = trained("no privacy", Privacy(rho=NEGLIGIBLE_NOISE_RHO))
+    score, _ = trained("no privacy", Privacy(epsilon=NO_PRIVACY))
     rows.append(Row("no privacy", score))
     return Story(
         f"Digits: a ReLU network on {len(images.label):,} images, from loss values alone",
         "test accuracy",
         f"Accuracy on {len(unseen.label)} images that were not trained on; the settings were chosen by "
-        "hand on these digits, which flatters it a little. No privacy: the same run "
-        "with next to no noise.",
+        "hand on these digits, which flatters it a little. No privacy: the same run with little "
+        f"noise (epsilon {NO_PRIVACY:g}).",
         tuple(rows),
     )

@@ -7,25 +7,22 @@ votes in a lifetime, and nobody learns from the weights how anyone voted.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from jaxtyping import Float, Int
 
 from blindstep.drivers.optimizer import Optimizer
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.result import Result
-from blindstep.insight.demo.story import NEGLIGIBLE_NOISE_RHO, Row, Say, Story
+from blindstep.estimate.bounds import Range
+from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan
-from blindstep.trusted.bounds import Range
-from blindstep.trusted.privacy import Privacy
+from blindstep.private.statement import Privacy
 
 WEIGHTS, ITEMS = 20, 10
 USERS = 200_000
 EPSILONS = (0.3, 1.0)
 _DELTA = 1e-6  # well below 1 / users
-_STEP = 0.3
 
 
 class Crowd:
@@ -71,7 +68,7 @@ def start() -> Float[np.ndarray, " dim"]:
 
 def plan_votes(users: int, privacy: Privacy) -> Plan:
     """One direction for each user, so two votes; 2,000 users in each step."""
-    made = plan(
+    return plan(
         records=users,
         dim=WEIGHTS,
         privacy=privacy,
@@ -85,18 +82,17 @@ def plan_votes(users: int, privacy: Privacy) -> Plan:
         smoothing=1.0,
         reach=0.2,
     )
-    return replace(made, step=_STEP)  # post-processing: any step size costs the same privacy
 
 
 def ask_everybody(plan: Plan, crowd: Crowd, progress: bool) -> Result:
     """The whole run through ask and tell: weights go out, votes come back."""
     opt = Optimizer(plan, start())
-    with RunProgress(plan.build().oracle, plan.epochs, plan.delta, show=progress) as bar:
-        for epoch in range(plan.epochs):
+    with RunProgress(plan, show=progress) as bar:
+        for done in range(1, plan.rounds + 1):
             for _ in range(plan.horizon):
                 query = opt.ask()
                 opt.tell(query, crowd.votes_down(query.points, query.record))
-            bar.advance(epoch + 1)
+            bar.show(done, done * plan.horizon)
     return opt.result()
 
 
@@ -109,19 +105,19 @@ def tell(say: Say | None = None, users: int | None = None) -> Story:
         if say is not None:
             say(f"Votes, {label}:")
         result = ask_everybody(plan_votes(users, privacy), crowd, progress=say is not None)
-        return crowd.satisfaction(result.last), result
+        return crowd.satisfaction(result.params), result
 
     rows = [Row("before", crowd.satisfaction(start()))]
     for epsilon in EPSILONS:
         label = f"epsilon {epsilon:g}"
         rows.append(Row(label, *tuned(label, Privacy(epsilon=epsilon, delta=_DELTA))))
-    score, _ = tuned("no privacy", Privacy(rho=NEGLIGIBLE_NOISE_RHO, delta=_DELTA))
+    score, _ = tuned("no privacy", Privacy(epsilon=NO_PRIVACY, delta=_DELTA))
     rows.append(Row("no privacy", score))
     rows.append(Row("best possible", crowd.satisfaction(crowd.taste)))
     return Story(
         f"Votes: {WEIGHTS} weights of a recommender, from two votes of each of {users:,} users",
         "satisfaction",
         "Satisfaction: share of votes up among 50,000 other simulated people. No privacy: the same "
-        "run with next to no noise. Best possible: the hidden taste itself.",
+        f"run with little noise (epsilon {NO_PRIVACY:g}). Best possible: the hidden taste itself.",
         tuple(rows),
     )

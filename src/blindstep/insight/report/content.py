@@ -1,34 +1,34 @@
 """What a report tells: public quantities only, from a result or from a run directory.
 
-A run directory holds secrets (noise key, sums without noise, answers). What is taken from it is
-named here, one by one: the sealed public description of the checkpoint, and from its arrays the
-norms of *released* gradients and whether a seed was used. Nothing else is looked at.
+A run directory holds secrets: the noise key, sums without noise, answers. This module takes three
+things from it and looks at nothing else: the sealed public description of the checkpoint, the norms of
+*released* gradients, and whether a seed was used.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from blindstep.drivers import fingerprints
-from blindstep.drivers.plan_file import PLAN, read_plan
 from blindstep.drivers.result import Result
-from blindstep.drivers.storage import LEDGER
 from blindstep.errors import InvalidArgument
 from blindstep.insight.certificate import Certificate
 from blindstep.insight.spending import read_spending, spending_numbers
-from blindstep.optimize.plan import Plan, build_oracle
-from blindstep.trusted.checkpoint import CURRENT, Arrays, Checkpoint
-from blindstep.trusted.privacy import Statement, statement
+from blindstep.ledger import fingerprints, plan_file
+from blindstep.ledger.checkpoint import CURRENT, Arrays, Checkpoint
+from blindstep.ledger.storage import LEDGER
+from blindstep.optimize.plan import Plan
+from blindstep.private.statement import Statement, statement
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Content:
         certificate: how stationary the answer is, measured; None if it was not.
         public_utility: names and values on data declared public.
         source: where all this was read from, in words.
-        made: when the report was made.
+        made: the day the report was made.
         versions: of what made it.
     """
 
@@ -62,13 +62,13 @@ class Content:
     certificate: Certificate | None
     public_utility: Mapping[str, float | str]
     source: str
-    made: datetime
+    made: date
     versions: Mapping[str, str]
 
     @property
     def steps(self) -> int:
         """Steps of the whole run."""
-        return self.plan.epochs * self.plan.horizon
+        return self.plan.schedule.releases
 
     @property
     def finished(self) -> bool:
@@ -82,8 +82,9 @@ def of_result(
     title: str,
     public_utility: Mapping[str, float | str] | None,
     ledger: str | os.PathLike[str] | None,
+    certificate: Certificate | None,
 ) -> Content:
-    """What a result says of itself, with the spending of a ledger if one is named."""
+    """What a result says, with the spending of a ledger and a certificate if they are given."""
     norms = result.history.gradient_norm.ravel()
     return Content(
         title=title,
@@ -94,10 +95,10 @@ def of_result(
         noise_norm=noise_norms(result.plan, norms.size),
         spending=None if ledger is None else _spending(ledger, result.plan.delta),
         run=None,
-        certificate=result.certificate,
+        certificate=certificate,
         public_utility=dict(public_utility or {}),
         source="the result of the run",
-        made=datetime.now(UTC),
+        made=datetime.now(UTC).date(),
         versions=versions(),
     )
 
@@ -114,14 +115,14 @@ def of_run_directory(
             "was given as checkpoint=."
         )
     arrays, meta = found
-    plan = _plan(os.path.join(directory, PLAN), meta.plan)
+    plan = _plan(os.path.join(directory, plan_file.PLAN), meta.plan)
     norms = _released_norms(arrays)
     own = os.path.join(directory, LEDGER)
     path = ledger if ledger is not None else own if os.path.exists(own) else None
     return Content(
         title=title,
         plan=plan,
-        privacy=statement(build_oracle(plan), plan.delta, seeded=bool(arrays["key.seeded"])),
+        privacy=statement(plan.terms, plan.delta, seeded=bool(arrays["key.seeded"])),
         steps_done=meta.position,
         gradient_norm=norms,
         noise_norm=noise_norms(plan, norms.size),
@@ -130,7 +131,7 @@ def of_run_directory(
         certificate=None,
         public_utility={},
         source=f"the run directory {os.path.basename(directory)}",
-        made=datetime.now(UTC),
+        made=datetime.now(UTC).date(),
         versions=versions(),
     )
 
@@ -140,9 +141,7 @@ def noise_norms(plan: Plan, steps: int) -> Float[np.ndarray, " steps"]:
 
     Known before the run: it depends on the plan alone.
     """
-    oracle = build_oracle(plan)
-    one = math.sqrt(oracle.estimator.release_dim) * plan.noise_std * oracle.mechanism.row_norms()
-    return np.resize(one, steps)
+    return np.resize(math.sqrt(plan.size) * plan.release_std(), steps)
 
 
 def versions() -> dict[str, str]:
@@ -158,27 +157,23 @@ def versions() -> dict[str, str]:
 
 def _plan(path: str, fingerprint: str) -> Plan:
     try:
-        plan = read_plan(path)
+        written = plan_file.read(path)
     except (OSError, ValueError) as error:
         raise InvalidArgument(
             f"{path} cannot be read ({error}): delete it and resume the run once, and it is written "
             "anew."
         ) from error
-    if fingerprints.of_plan(plan) != fingerprint:
+    if fingerprints.of_plan(written) != fingerprint:
         raise InvalidArgument(
             f"{path} is not the plan that the run was made with: delete it and resume the run once; "
             "it is a copy for people, and is written anew."
         )
-    return plan
+    return Plan.from_json(json.dumps(written))
 
 
 def _released_norms(arrays: Arrays) -> Float[np.ndarray, " steps"]:
-    """The norms of released gradients, as the compiled driver or ask/tell saved them."""
-    if "saved.gradient_norm" in arrays:
-        return arrays["saved.gradient_norm"].ravel()
-    if "saved.norms" in arrays:
-        return np.ascontiguousarray(arrays["saved.norms"][:, 0])
-    return np.zeros(0)
+    """The norms of released gradients: drivers save them beside those of the moves."""
+    return arrays.get("saved.norms", np.zeros((0, 2))).reshape(-1, 2)[:, 0]
 
 
 def _spending(path: str | os.PathLike[str], delta: float) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from scipy.stats import norm
 
 from blindstep.errors import InvalidArgument
 from blindstep.insight.report.markup import rounded, scientific, text
-from blindstep.trusted import accounting
+from blindstep.private import accounting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +60,7 @@ def epsilon_curve(mu: float, delta: float, slack: float) -> str:
 
 
 def attack_curve(mu: float) -> str:
-    """The best that anyone can do to tell a record's presence: hits against false alarms."""
+    """The best that anyone can do to tell two records apart: hits against false alarms."""
     alarms = np.linspace(0, 1, 101)
     hits = norm.cdf(norm.ppf(alarms) + mu)
     figure, axes = _blank("false alarms", "hits")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from scipy.stats import norm
 
 from blindstep.insight.report import figures
@@ -20,6 +18,14 @@ from blindstep.insight.report.markup import (
     section,
     tag,
     tiles,
+    up,
+)
+from blindstep.private.statement import (
+    SECRECY,
+    SEEDED,
+    delta_sentence,
+    gaussian_sentence,
+    unit_sentence,
 )
 
 
@@ -37,18 +43,7 @@ def header(content: Content) -> Html:
     )
     alerts = []
     if privacy.seeded:
-        alerts.append(
-            tag(
-                "div",
-                tag(
-                    "p",
-                    tag("b", "Made with a seed. "),
-                    "Who knows or guesses the seed can subtract the noise: against them this run is "
-                    "not private. Seeds are for tests and reproduction.",
-                ),
-                css="alert",
-            )
-        )
+        alerts.append(tag("div", tag("p", SEEDED), css="alert"))
     if not content.finished:
         alerts.append(
             tag(
@@ -75,13 +70,13 @@ def header(content: Content) -> Html:
         *alerts,
         tiles(
             [
-                (f"ε = {rounded(privacy.epsilon)}", f"at δ = {scientific(privacy.delta)}, exact"),
+                (f"ε = {rounded(up(privacy.epsilon))}", f"at δ = {scientific(privacy.delta)}"),
                 (
                     percent_up(_best_guess(privacy.mu)),
                     "best guess about any one record; 50% is chance",
                 ),
                 (f"{plan.records:,}", "records protected, each on its own"),
-                (str(plan.passes), "times a record is asked, at most"),
+                (f"{plan.passes:,}", "times a record answers, at most"),
             ]
         ),
     )
@@ -89,26 +84,21 @@ def header(content: Content) -> Html:
 
 def in_words(content: Content) -> Html:
     """The privacy statement for a reader who never heard of differential privacy."""
-    privacy = content.privacy
-    guess = percent_up(_best_guess(privacy.mu))
-    odds = math.exp(privacy.epsilon)
-    times = f"{rounded(odds)} times" if odds < 1e6 else "any number of times"
-    unlucky = f"1 in {rounded(1 / privacy.delta)}"
+    guess = percent_up(_best_guess(content.privacy.mu))
     return section(
         "What this means for a person in the data",
         tag(
             "p",
-            "Imagine somebody who wants to know whether your record was used, or another one in its "
-            "place. They hold everything that this run released, every other record, and all the "
-            "computers in the world. Tossing a coin, they are right half of the time. ",
+            "Imagine somebody who wants to know which of two records was used, yours or another one "
+            "in its place. They hold everything that this run released and every other record; all "
+            "they lack is the key of the noise. Tossing a coin, they are right half of the time. ",
             tag("b", f"Having studied all of it, they are right at most {guess} of the time."),
         ),
         tag(
             "p",
-            "Put differently: had your record been any other, no outcome would have become more than "
-            f"{times} likelier, or less likely, apart from outcomes whose probability is below "
-            f"{unlucky} in all. This holds whatever the loss function is, whatever the other "
-            "records are, and whatever is done with the result later.",
+            "This holds whatever the loss function is, whatever the other records are, and whatever "
+            "is done with the result later. If several records are yours, they are protected less "
+            "than one is.",
         ),
         tag(
             "p",
@@ -123,28 +113,34 @@ def in_numbers(content: Content) -> Html:
     """The privacy statement for an expert, with both curves."""
     privacy = content.privacy
     rows = [
-        ("mu", f"{privacy.mu:.6g}", "Gaussian differential privacy, exact"),
+        ("mu", f"{up(privacy.mu, 6):.6g}", "Gaussian differential privacy"),
         (
             "epsilon",
-            f"{privacy.epsilon:.6g}",
-            f"of (epsilon, delta)-DP at delta = {scientific(privacy.delta)}, exact",
+            f"{up(privacy.epsilon, 6):.6g}",
+            f"of (epsilon, delta)-DP at delta = {scientific(privacy.delta)}",
         ),
-        ("zCDP", f"{privacy.zcdp:.6g}", "zero-concentrated: mu² / 2"),
-        ("Rényi", f"α × {privacy.mu**2 / 2:.6g}", "Rényi-DP of any order α > 1"),
+        ("delta", scientific(privacy.delta), "the additive slack of (epsilon, delta)-DP"),
+        (
+            "P(privacy loss > epsilon)",
+            scientific(up(privacy.exceeds, 2)),
+            "Φ(mu/2 − epsilon/mu), at most: larger than delta",
+        ),
+        ("zCDP", f"{up(privacy.mu**2 / 2, 6):.6g}", "zero-concentrated: mu² / 2"),
+        ("Rényi", f"α × {up(privacy.mu**2 / 2, 6):.6g}", "Rényi-DP of any order α > 1"),
     ]
     pictures = tag(
         "div",
         figure(
             figures.epsilon_curve(privacy.mu, privacy.delta, privacy.slack),
-            "Epsilon and delta are one curve: the smaller the chance of an exception, the weaker "
-            "the bound.",
+            "Epsilon and delta are one curve: the smaller the additive slack delta, the larger "
+            "epsilon.",
         ),
         figure(
             figures.attack_curve(privacy.mu),
             joined(
                 tag("span", css="key"),
-                "The best attack there is: how often it spots a record that is there, against how "
-                "often it sees one that is not. ",
+                "The best attack there is: how often it names a record that was used, against how "
+                "often it names that record where another one was. ",
                 tag("span", css="key dotted"),
                 "Guessing.",
             ),
@@ -153,13 +149,14 @@ def in_numbers(content: Content) -> Html:
     )
     return section(
         "The guarantee in numbers",
+        tag("p", gaussian_sentence(privacy.mu)),
+        tag("p", delta_sentence(privacy.epsilon, privacy.delta, privacy.exceeds)),
         facts(rows),
         pictures,
-        tag(
-            "p", "Protected: ", privacy.unit, ". Neighbouring data sets: ", privacy.neighbours, "."
-        ),
+        tag("p", unit_sentence(privacy.unit)),
         tag("p", "Released: ", privacy.released, "."),
         tag("p", "Arithmetic: ", privacy.arithmetic, "."),
+        tag("p", SECRECY),
         tag("p", "Enforced on every record, whatever the loss returns:"),
         listed(privacy.enforced),
     )

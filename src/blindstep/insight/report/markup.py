@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
+from decimal import ROUND_CEILING, Context
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -93,6 +94,11 @@ def rounded(value: float, digits: int = 3) -> str:
     if size < -3:
         return scientific(value, digits - 2)
     return f"{value:.{max(0, digits - 1 - size)}f}".rstrip("0").rstrip(".") or "0"
+
+
+def up(value: float, digits: int = 3) -> float:
+    """A number with so many digits that is not below `value`: for what must not come out low."""
+    return float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(value)))
 
 
 def scientific(value: float, decimals: int = 1) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from blindstep.drivers.result import Result
 from blindstep.errors import InvalidArgument
+from blindstep.insight.certificate import Certificate
 from blindstep.insight.report import guarantee, sections
 from blindstep.insight.report.content import Content, of_result, of_run_directory
 from blindstep.insight.report.markup import text
@@ -53,9 +54,30 @@ def report(
     title: str = "A private run",
     public_utility: Mapping[str, float | str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
+    certificate: Certificate | None = None,
 ) -> Path:
-    """Write the report of a result (see `Result.report`); gives the path of the file."""
-    content = of_result(result, title=title, public_utility=public_utility, ledger=ledger)
+    """Write a report of a run: one HTML file that loads nothing from elsewhere.
+
+    It holds public quantities only: no loss, no record, no key.
+
+    Args:
+        result: what `minimize`, `host.minimize` or an `Optimizer` gave.
+        path: the file to write; folders on the way are made.
+        title: the heading.
+        public_utility: names and values that you computed *on public data*, such as an accuracy.
+        ledger: a ledger, or a run directory, whose spending the report shows.
+        certificate: what `certificate` measured at the answer.
+
+    Returns:
+        The path of the file.
+    """
+    content = of_result(
+        result,
+        title=title,
+        public_utility=public_utility,
+        ledger=ledger,
+        certificate=certificate,
+    )
     return _write(content, path)
 
 
@@ -66,10 +88,15 @@ def report_run_directory(
     title: str | None = None,
     ledger: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Write the report of a run directory, finished or not; without a path, inside it."""
-    title = title or f"Run {os.path.basename(os.path.abspath(directory))}"
+    """Write the report of a run directory, finished or not.
+
+    Without a path it goes beside the directory, to DIRECTORY-report.html: the directory is secret, and
+    a report is made to be shown.
+    """
+    directory = os.path.abspath(directory)
+    title = title or f"Run {os.path.basename(directory)}"
     content = of_run_directory(directory, title=title, ledger=ledger)
-    return _write(content, os.path.join(directory, "report.html") if path is None else path)
+    return _write(content, f"{directory}-report.html" if path is None else path)
 
 
 def render(content: Content) -> str:

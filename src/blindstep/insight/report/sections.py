@@ -19,7 +19,7 @@ from blindstep.insight.report.markup import (
     tag,
     text,
 )
-from blindstep.trusted import accounting
+from blindstep.private import accounting
 
 PAPER = (
     "Qinzi Zhang, Hoang Tran and Ashok Cutkosky. Private Zeroth-Order Nonsmooth Nonconvex "
@@ -65,21 +65,22 @@ def stationarity(content: Content) -> Html:
     """What the theorem promises, beside what a certificate measured."""
     plan, made = content.plan, content.certificate
     promised = "nothing" if plan.tolerance is None else rounded(plan.tolerance, 4)
-    about = f"in expectation, at radius {plan.radius:g}"
+    about = f"in expectation, at radius {plan.radius:g}, for the mean of a round chosen at random"
     if plan.tolerance is None:
-        about = "no Lipschitz bound was given, so no theorem applies"
+        missing = "Lipschitz bound" if plan.lipschitz is None else "bound on the gap"
+        about = f"no {missing} was given, so no theorem applies"
     elif plan.vacuous:
         about += "; vacuous: no better than the Lipschitz bound, so every point meets it"
-    rows = [("Promised", promised, f"by the theorem, {about}")]
+    rows = [("Promised", promised, f"by the theorem: {about}")]
     after: list[Html] = []
     if made is None:
         after.append(
             tag(
                 "p",
                 "Nothing was measured. ",
-                tag("code", "result.certify(loss, data, public=True)"),
+                tag("code", "bs.certificate(loss, result.params, data, radius, public=True)"),
                 " measures it on data declared public; with privacy= and ledger= on private data, "
-                "which are then charged.",
+                "which are then charged. Give it to the report as certificate=.",
                 css="note",
             )
         )
@@ -97,7 +98,8 @@ def stationarity(content: Content) -> Html:
         if made.privacy is not None:
             both = accounting.compose([content.privacy.mu, made.privacy.mu])
             delta = content.privacy.delta
-            epsilon = accounting.epsilon(both, delta, content.privacy.slack)
+            slack = content.privacy.slack + made.privacy.slack
+            epsilon = accounting.epsilon(both, delta, slack)
             after.append(
                 tag(
                     "p",
@@ -130,7 +132,7 @@ def utility(content: Content) -> Html:
                 "p",
                 "Not shown. A loss or an accuracy on private records would be a release of its own, "
                 "and this report adds none. Numbers computed on public data can be given: ",
-                tag("code", "result.report(path, public_utility={...})"),
+                tag("code", "bs.report(result, path, public_utility={...})"),
                 ".",
                 css="note",
             ),
@@ -168,7 +170,6 @@ def ledger(content: Content) -> Html:
                 css="note",
             ),
         )
-    delta = spending["delta"]
     rows: list[tuple[str | None, tuple[object, ...]]] = []
     for run in spending["runs"]:
         mine = run["run"] == content.run
@@ -178,10 +179,11 @@ def ledger(content: Content) -> Html:
                 "here" if mine else None,
                 (
                     name,
-                    tag("span", run["since"][:10], css="date"),
+                    tag("span", run["since"], css="date"),
                     f"{run['steps_begun']:,}",
                     f"{run['mu']:.4g}",
                     rounded(run["epsilon"]),
+                    scientific(run["delta"]),
                 ),
             )
         )
@@ -191,16 +193,19 @@ def ledger(content: Content) -> Html:
         ("Remaining", "remaining_", None),
     ):
         mu, epsilon = spending[prefix + "mu"], spending[prefix + "epsilon"]
-        numbers = ("no limit", "") if mu is None else (f"{mu:.4g}", rounded(epsilon))
+        numbers = ("no limit", "", "")
+        if mu is not None:
+            numbers = (f"{mu:.4g}", rounded(epsilon), scientific(spending["delta"]))
         rows.append((css, (title, "", "", *numbers)))
     return section(
         heading,
         tag(
             "p",
-            "What every run on these records has spent, written down before each release. Epsilons do "
-            "not add up; mu does, in squares.",
+            f"What every run on the people of {spending['cohort']} has spent, written down before "
+            "each release. Epsilons do not add up; mu does, in squares. Each epsilon is at the delta "
+            "beside it: a run's own, or the largest of them for the totals.",
         ),
-        table(("run", "since", "steps", "mu", f"epsilon at {scientific(delta)}"), rows, words=2),
+        table(("run", "since", "steps", "mu", "epsilon", "delta"), rows, words=2),
     )
 
 
@@ -244,7 +249,7 @@ def cite(content: Content) -> Html:
 
 def footer(content: Content) -> Html:
     """Where the report comes from."""
-    made = content.made.strftime("%d %B %Y, %H:%M UTC").lstrip("0")
+    made = content.made.strftime("%d %B %Y").lstrip("0")
     return tag(
         "footer",
         text(

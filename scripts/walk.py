@@ -1,0 +1,294 @@
+"""Which modules one record's value passes through, in order, by each driver.
+
+    python scripts/walk.py
+
+Real calls of the drivers are followed, by what depends on the value and not by who calls whom. In a
+compiled program, the value is marked where the loss gives it, and every operation of its step that
+depends on it counts for the module it was written in. In plain Python, every function of the package
+that is given the value or gives it back counts for its module. The walk ends at the next point that the
+run asks about. It passes at most 12 modules and enters no room twice; else this exits with 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.extend.core as core
+import numpy as np
+
+import blindstep as bs
+from blindstep.drivers import compiled, host, optimizer
+
+MOST_MODULES = 12
+SOURCE = str(pathlib.Path(bs.__file__).parent)
+# The loss of one record, told from all others: no sum or rounding gives this number.
+VALUE = 0.7318309886183791
+DATA = np.arange(24.0)
+Walk = list[str]
+
+
+def plan_of(sharing: str) -> bs.Plan:
+    """A small plan in which every kind of step takes part."""
+    return bs.plan(
+        records=24, dim=3, privacy=bs.Privacy(rho=1.0), radius=0.5, bounds=bs.Clip(1.0, 0.5),
+        rounds=1, horizon=2, period=2, first_batch=4, diff_batch=2, directions=2, mechanism="tree",
+        sharing=sharing,
+    )  # fmt: skip
+
+
+def room(module: str) -> str:
+    """The room of a module: the first part of its name."""
+    return module.split(".")[0]
+
+
+def rooms(walk: Walk) -> list[str]:
+    """The rooms in the order in which they are entered."""
+    names = [room(module) for module in walk]
+    return [name for place, name in enumerate(names) if place == 0 or names[place - 1] != name]
+
+
+def once(walk: Walk) -> Walk:
+    """The modules by first appearance."""
+    return list(dict.fromkeys(walk))
+
+
+def module_of(path: str) -> str | None:
+    """The name of the module in this file, such as drivers.host; None outside of the package."""
+    if not path.startswith(SOURCE):
+        return None
+    return path[len(SOURCE) + 1 :].removesuffix(".py").replace("/", ".")
+
+
+# --- in a compiled program -------------------------------------------------------------------------
+
+
+@jax.jit
+def value_of_a_record(value: Any) -> Any:
+    """Does nothing; its name shows in the program."""
+    return value
+
+
+def in_program(jaxpr: Any, marked: Sequence[bool]) -> list[Walk]:
+    """The walks that begin in this program: at marked inputs, or where the loss gives a value."""
+    walks: list[Walk] = [[]]
+    _follow(jaxpr, marked, False, walks)
+    return [walk for walk in walks if walk]
+
+
+def _follow(jaxpr: Any, marked: Sequence[bool], step: bool, walks: list[Walk]) -> list[bool]:
+    """Add what depends on the marked inputs to the last walk; say which outputs do.
+
+    `step` says whether all of this program is part of one step.
+    """
+    found = {variable for variable, mark in zip(jaxpr.invars, marked, strict=True) if mark}
+    for equation in jaxpr.eqns:
+        inputs = [not isinstance(v, core.Literal) and v in found for v in equation.invars]
+        outputs = _outputs(equation, inputs, step, walks)
+        found |= {v for v, mark in zip(equation.outvars, outputs, strict=True) if mark}
+    return [not isinstance(v, core.Literal) and v in found for v in jaxpr.outvars]
+
+
+def _outputs(equation: Any, inputs: list[bool], step: bool, walks: list[Walk]) -> list[bool]:
+    frames, bodies = _frames(equation), _bodies(equation)
+    if equation.params.get("name") == value_of_a_record.__name__:
+        walks[-1].append(frames[0][0])
+        return [True]
+    step = step or any(name == "take_step" for _, name in frames)
+    if not step:
+        # The driver's own loop over steps: each turn is a walk of its own, and ends with it.
+        for body, _ in bodies:
+            _follow(body, [False] * len(body.invars), step, walks)
+            walks.append([])
+        return [False] * len(equation.outvars)
+    loop = equation.primitive.name in ("scan", "while", "cond")
+    if bodies and (_holds_value(equation) or (loop and any(inputs))):
+        outcomes = [_follow(body, inputs[skipped:], step, walks) for body, skipped in bodies]
+        return [any(each) for each in zip(*outcomes, strict=True)]
+    if any(inputs):
+        walks[-1].append(frames[0][0])
+    return [any(inputs)] * len(equation.outvars)
+
+
+def _bodies(equation: Any) -> list[tuple[Any, int]]:
+    """The programs inside an operation, each with the number of inputs that it does not get."""
+    params, name = equation.params, equation.primitive.name
+    if name == "cond":
+        return [(branch.jaxpr, 1) for branch in params["branches"]]
+    if name == "while":
+        return [(params["body_jaxpr"].jaxpr, params["cond_nconsts"])]
+    inner = [v for v in params.values() if isinstance(v, core.ClosedJaxpr | core.Jaxpr)]
+    return [(getattr(body, "jaxpr", body), 0) for body in inner]
+
+
+def _holds_value(equation: Any) -> bool:
+    if equation.params.get("name") == value_of_a_record.__name__:
+        return True
+    return any(_holds_value(inner) for body, _ in _bodies(equation) for inner in body.eqns)
+
+
+def _frames(equation: Any) -> list[tuple[str, str]]:
+    """Module and function of the package's lines that wrote the operation, innermost first.
+
+    Of an operation inside a loop, the lines outside of the loop are with the loop.
+    """
+    found = (
+        (module_of(f.file_name), f.function_name) for f in equation.source_info.traceback.frames
+    )
+    return [(module, name.split(".")[-1]) for module, name in found if module is not None]
+
+
+# --- in plain Python -------------------------------------------------------------------------------
+
+
+def holds(thing: Any, depth: int = 3) -> bool:
+    """Whether the value is in this number, array or small container."""
+    if isinstance(thing, float):
+        return thing == VALUE
+    if isinstance(thing, np.ndarray):
+        return thing.dtype == np.float64 and bool(np.any(thing == VALUE))
+    if isinstance(thing, jax.Array) and not isinstance(thing, jax.core.Tracer):
+        return thing.dtype == np.float64 and bool(np.any(np.asarray(thing) == VALUE))
+    if depth and isinstance(thing, list | tuple):
+        return any(holds(each, depth - 1) for each in thing)
+    if depth and isinstance(thing, dict):
+        return any(holds(each, depth - 1) for each in thing.values())
+    return False
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Walk]:
+    """The modules of all functions that are given the value, or give it back, in order."""
+    walk: Walk = []
+
+    def see(frame: Any, event: str, result: Any) -> None:
+        module = module_of(frame.f_code.co_filename)
+        if module is None:
+            return
+        if event == "call" and holds(list(frame.f_locals.values())):
+            walk.append(module)
+        if event == "return" and holds(result):
+            caller = module_of(frame.f_back.f_code.co_filename)
+            walk.extend([module] if caller is None else [module, caller])
+
+    sys.setprofile(see)
+    try:
+        yield walk
+    finally:
+        sys.setprofile(None)
+
+
+# --- the drivers -----------------------------------------------------------------------------------
+
+
+class Followed(Exception):
+    """The program that takes the value has been traced: there is no need to run it."""
+
+
+@contextlib.contextmanager
+def traced(module: Any, name: str) -> Iterator[list[list[Walk]]]:
+    """The walks in the program that a driver compiles under this name; it is not run."""
+    real, walks = getattr(module, name), []
+
+    def call(*arguments: Any) -> Any:
+        sys.setprofile(None)
+        program, *_ = eqx.filter_make_jaxpr(real.__wrapped__)(*arguments)
+        marked = [holds(leaf) for leaf in jax.tree.leaves(eqx.filter(arguments, eqx.is_array))]
+        walks.append(in_program(program.jaxpr, marked))
+        raise Followed
+
+    setattr(module, name, call)
+    try:
+        with contextlib.suppress(Followed):
+            yield walks
+    finally:
+        setattr(module, name, real)
+
+
+def by_compiled(plan: bs.Plan) -> tuple[list[Walk], Walk]:
+    """`minimize`: the walks of a round's steps."""
+
+    def loss(x: Any, z: Any) -> Any:
+        return value_of_a_record(x @ x - z)
+
+    with traced(compiled, "run_round") as walks:
+        bs.minimize(loss, np.zeros(3), DATA, plan=plan, seed=1)
+    return walks[0], []
+
+
+def by_host(plan: bs.Plan) -> tuple[list[Walk], Walk]:
+    """`host.minimize`: first in Python, then in the program that takes the answers."""
+
+    def run(record: int, directory: str) -> None:
+        def loss(x: np.ndarray, z: float) -> float:
+            return VALUE if z == record else z
+
+        host.minimize(loss, np.zeros(3), DATA, plan=plan, seed=1, checkpoint=directory)
+
+    return _from_outside(plan, run)
+
+
+def by_ask_and_tell(plan: bs.Plan) -> tuple[list[Walk], Walk]:
+    """`Optimizer`: the answers come from outside."""
+
+    def run(record: int, directory: str) -> None:
+        opt = bs.Optimizer(plan, np.zeros(3), seed=1, checkpoint=directory)
+        query = opt.ask()
+        opt.tell(query, [VALUE if r == record else 0.0 for r in query.record])
+
+    return _from_outside(plan, run)
+
+
+def _from_outside(plan: bs.Plan, run: Callable[[int, str], None]) -> tuple[list[Walk], Walk]:
+    """The walks of a value that enters from outside, and where it goes on the side."""
+    first = int(bs.Optimizer(plan, np.zeros(3), seed=1).ask().rows[0])
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        traced(optimizer, "release_answers") as walks,
+        watched() as seen,
+    ):
+        run(first, directory)
+    # The answers are saved and named in the ledger before they are used: that leads nowhere else.
+    before = [module for module in seen if room(module) == "drivers"]
+    aside = [module for module in seen if room(module) != "drivers"]
+    return [before + walk for walk in walks[0]], once(aside)
+
+
+DRIVERS = {"compiled": by_compiled, "host": by_host, "ask/tell": by_ask_and_tell}
+
+
+def broken(walk: Walk) -> str | None:
+    """What is wrong with a walk, if anything is."""
+    if not walk:
+        return "nothing was followed"
+    if len(once(walk)) > MOST_MODULES:
+        return f"{len(once(walk))} modules, at most {MOST_MODULES} allowed"
+    entered = rooms(walk)
+    twice = [name for name in dict.fromkeys(entered) if entered.count(name) > 1]
+    return f"room {twice[0]} is entered twice: {' -> '.join(entered)}" if twice else None
+
+
+def main() -> int:
+    """Print the walks; 1 if one of them is too long or turns back."""
+    wrong = 0
+    for name, driver in DRIVERS.items():
+        every, aside = driver(plan_of("block"))
+        every = [*every, *driver(plan_of("record"))[0]] or [[]]
+        longest = max(every, key=lambda walk: len(once(walk)))
+        print(f"{name}: {' -> '.join(once(longest))}")
+        if aside:
+            print(f"    on the side, before the release: {' -> '.join(aside)}")
+        for problem in dict.fromkeys(filter(None, map(broken, every))):
+            print(f"    WRONG: {problem}")
+            wrong = 1
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""Records from files: `.npy`, `.npz`, `.csv`, `.parquet`. What a run cannot use is refused at once.
+
+An error names the file, the line and the column, never what is in a cell. Line 1 of a CSV holds names
+if none of its cells is a number and all other cells are. Until that is known it may be somebody's
+record, so errors name columns by number.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import stat
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from blindstep.errors import InvalidArgument
+
+# Numbers looked at together: what a memory-mapped file needs of memory.
+_CHUNK = 2**22
+
+
+def read_data(path: Path) -> PyTree:
+    """The records in a file.
+
+    `.npy` gives one array, which stays on the disk; `.npz` a dict of its arrays; `.parquet`, and `.csv`
+    with a line of names, a dict of columns; `.csv` without names one array, records x columns.
+    """
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise InvalidArgument(
+            f"{path} is not a kind of file that can be read: data must be "
+            f"{', '.join(_READERS)}, or arrays that the problem file makes itself."
+        )
+    require_file(path, "data is looked for beside the problem file; give its path from there")
+    try:
+        return reader(path)
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def require_file(path: Path, remedy: str) -> None:
+    """Raise unless there is a file that this user can find; say what is in the way."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {remedy}.") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise InvalidArgument(f"{path} is not a file: {remedy}.")
+
+
+def check_finite(data: PyTree) -> None:
+    """Raise unless all numbers are finite. What it says is for the data holder's eyes."""
+    for where, leaf in jax.tree_util.tree_leaves_with_path(data):
+        name = "data" + jax.tree_util.keystr(where)
+        if leaf.dtype.kind in "biu":
+            continue
+        size = max(1, _CHUNK // max(1, leaf[:1].size))
+        for start in range(0, len(leaf), size):
+            rows = np.asarray(leaf[start : start + size])
+            if not np.all(np.isfinite(rows)):
+                raise InvalidArgument(
+                    f"{name} has missing values (NaN) or infinities: fill them with a constant, or "
+                    "drop those records. (Filling with the mean of all records would look at them.)"
+                )
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise _not_plain(path) from error
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise _not_plain(path) from error
+
+
+def _not_plain(path: Path) -> InvalidArgument:
+    return InvalidArgument(
+        f"{path} is not a file of plain arrays: it is damaged, or holds Python objects, which are "
+        "not read because reading them runs code. Save arrays of numbers with numpy.save or savez."
+    )
+
+
+def _read_csv(path: Path) -> np.ndarray | dict[str, np.ndarray]:
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        try:
+            first = [cell.strip() for cell in next(csv.reader(file), [])]
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"{path} is not UTF-8 text: save it as CSV UTF-8.") from error
+    if len(first) < 2 and any(mark in "".join(first) for mark in ";\t|"):
+        raise InvalidArgument(
+            f"{path} seems to be separated by something else than commas: save it with commas, and "
+            "with decimal points."
+        )
+    named = _first_line_is_names(path, first)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that there are no lines: said below
+            table = np.loadtxt(
+                path,
+                delimiter=",",
+                skiprows=int(named),
+                ndmin=2,
+                encoding="utf-8-sig",
+                comments=None,
+                quotechar='"',
+            )
+    except (ValueError, UnicodeDecodeError):
+        # Its message would hold the cell, and the cell is somebody's.
+        raise InvalidArgument(_what_is_wrong_in(path, named)) from None
+    if table.size == 0:
+        raise InvalidArgument(f"{path} has no record: give at least one line of numbers.")
+    if not named:
+        return table
+    if len(first) != table.shape[1]:
+        raise InvalidArgument(_what_is_wrong_in(path, named))
+    return {name: np.ascontiguousarray(table[:, j]) for j, name in enumerate(first)}
+
+
+def _first_line_is_names(path: Path, cells: list[str]) -> bool:
+    """Whether line 1 holds names: it does if no cell is a number. Numbers and text are refused."""
+    numbers = sum(map(_is_number, cells))
+    if numbers == len(cells):
+        return False
+    if "" in cells or len(set(cells)) < len(cells):
+        raise InvalidArgument(
+            f"{path}, line 1, has an empty cell or the same text twice: it must name each column once, "
+            "or hold numbers alone."
+        )
+    if numbers:
+        raise InvalidArgument(
+            f"{path}, line 1, has both numbers and text: it is neither a line of names nor a record. "
+            "Let line 1 name each column (a name is not a number), and turn text in records into codes "
+            "(0, 1, 2, ...)."
+        )
+    return True
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _what_is_wrong_in(path: Path, named: bool) -> str:
+    """The first cell that is no number, by line and column, or the first line of another length."""
+    with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
+        rows = csv.reader(file)
+        width = len(next(rows) if named else [])
+        for row in rows:
+            width = width or len(row)
+            where = f"{path}, line {rows.line_num}"
+            if row and len(row) != width:
+                return f"{where}, has {len(row)} cells, not {width}: give each record all columns."
+            for column, cell in enumerate(row, 1):
+                if _is_number(cell):
+                    continue
+                if not cell.strip():
+                    return (
+                        f"{where}, column {column}, is empty: fill it with a constant, or drop the "
+                        "record."
+                    )
+                return (
+                    f"{where}, column {column}, is not a number: turn text into codes (0, 1, 2, ...) "
+                    "and dates into days, or leave the column out. Only line 1 may hold names."
+                )
+    return f"{path} cannot be read as numbers: check its separators and quotes."
+
+
+def _read_parquet(path: Path) -> dict[str, np.ndarray]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InvalidArgument(
+            f"{path} needs pyarrow, which is not installed: pip install 'blindstep[parquet]'."
+        ) from error
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except pyarrow.ArrowInvalid as error:
+        raise InvalidArgument(f"{path} is not a parquet file, or is damaged.") from error
+    return {name: _column(path, name, table[name]) for name in table.column_names}
+
+
+def _column(path: Path, name: str, column: Any) -> np.ndarray:
+    import pyarrow.types as types
+
+    kind = column.type
+    if column.null_count:
+        raise InvalidArgument(
+            f"{path}, column {name!r}, has missing values: fill them with a constant, or drop those "
+            "records."
+        )
+    if types.is_fixed_size_list(kind):
+        flat = _column(path, name, column.combine_chunks().flatten())
+        return flat.reshape(-1, kind.list_size)
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        raise InvalidArgument(
+            f"{path}, column {name!r}, is of type {kind}: a loss computes with numbers. Turn text "
+            "into codes (0, 1, 2, ...) and dates into days, or leave the column out."
+        )
+    return np.asarray(column)
+
+
+_READERS: dict[str, Callable[[Path], PyTree]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}

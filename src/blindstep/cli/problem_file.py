@@ -1,0 +1,126 @@
+"""A problem as a Python file: `loss`, `params` and `data`, and what is known about the loss.
+
+    import jax.numpy as jnp
+
+    def loss(params, record):
+        return jnp.abs(record["weight"] - params["slope"] * record["height"])
+
+    params = {"slope": jnp.zeros(())}
+    data = "people.csv"          # or .npy, .npz, .parquet, or arrays
+
+Optional: `lipschitz` and `gap` (numbers) and `bounds` (such as `blindstep.Range(0, 1)`).
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jaxtyping import PyTree
+
+from blindstep.cli.data_files import check_finite, read_data, require_file
+from blindstep.drivers.pytrees import Loss, ParameterSpace, check_loss, count_records
+from blindstep.errors import InvalidArgument
+from blindstep.estimate.bounds import Bounds
+
+_NEEDED = {
+    "loss": "a function loss(params, record) that gives one number for one record",
+    "params": "where to start: an array, or a dict of arrays",
+    "data": "arrays with one row for each record, or the path of a .npy, .npz, .csv or .parquet",
+}
+
+
+@dataclass(frozen=True)
+class ProblemFile:
+    """What a problem file defines, checked.
+
+    Attributes:
+        loss: of parameters and one record.
+        params: where to start.
+        data: arrays, one row for each record.
+        known: those of `lipschitz`, `gap` and `bounds` that it defines.
+    """
+
+    loss: Loss
+    params: PyTree
+    data: PyTree
+    known: dict[str, Any]
+
+
+def load_problem(path: Path) -> ProblemFile:
+    """Run the file and check what it defines; nothing is evaluated on a record yet."""
+    names = _run(path)
+    missing = [name for name in _NEEDED if name not in names]
+    if missing:
+        listed = "; ".join(f"`{name}`, {_NEEDED[name]}" for name in missing)
+        raise InvalidArgument(f"{path} does not define {listed}.")
+    loss, params, data = (names[name] for name in _NEEDED)
+    if not callable(loss):
+        raise InvalidArgument(
+            f"{path}: loss is a {type(loss).__name__}, not a function: define loss(params, record)."
+        )
+    if isinstance(data, str | os.PathLike):
+        data = read_data(path.parent / data)
+    count_records(data)
+    ParameterSpace.of(params)
+    with jax.enable_x64(True):
+        _check_traceable(path, loss, params, data)
+    check_finite(data)
+    known = {name: names[name] for name in ("lipschitz", "gap", "bounds") if name in names}
+    if not isinstance(known.get("bounds", Bounds()), Bounds):
+        raise InvalidArgument(
+            f"{path}: bounds is a {type(known['bounds']).__name__}: give blindstep.Range(0, 1), "
+            "blindstep.Clip(1.0) or blindstep.Lipschitz(1.0)."
+        )
+    return ProblemFile(loss, params, data, known)
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """The names that the file defines. Files beside it can be imported, as under `python FILE`."""
+    require_file(path, "give the Python file that defines the problem")
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        return runpy.run_path(str(path), run_name="blindstep_problem")
+    except SyntaxError as error:
+        raise InvalidArgument(
+            f"{path}, line {error.lineno}, is not Python: {error.msg}."
+        ) from error
+    except Exception as error:
+        # The message itself may quote a record.
+        raise InvalidArgument(
+            f"{path}{_line(path, error)} raised {type(error).__name__}: run `python {path}` to see it "
+            "in full."
+        ) from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+
+
+def _line(path: Path, error: Exception) -> str:
+    """Where in the file the error came from: ", line 7," or nothing."""
+    steps = traceback.extract_tb(error.__traceback__)
+    lines = [step.lineno for step in steps if step.filename == str(path)]
+    return f", line {lines[-1]}," if lines else ""
+
+
+def _check_traceable(path: Path, loss: Loss, params: PyTree, data: PyTree) -> None:
+    """Trace the loss on shapes, and say what is wrong without a value that the loss may hold."""
+    try:
+        check_loss(loss, params, data)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error}") from error
+    except Exception as error:
+        shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape[1:])}", data)
+        said = str(error).partition("\n")[0]
+        # A loss may have read the data itself, and then Python's message quotes it. JAX's words about
+        # shapes quote nothing.
+        words = f" ({said})" if "shape" in said and "'" not in said else ""
+        raise InvalidArgument(
+            f"{path}{_line(path, error)} raised {type(error).__name__}{words} when the loss was given "
+            f"one record, which is {shapes}: call the loss on a made-up record to see it in full."
+        ) from error

@@ -1,0 +1,35 @@
+"""One step of a run, whoever evaluates the loss: ask, probe, release through the gate, tell."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from blindstep.estimate.probing import Probing
+from blindstep.optimize.conversion import Conversion, State, Told
+from blindstep.private.gate import Memory, Permit
+from blindstep.private.schedule import Kind
+
+
+def take_step(
+    machine: Conversion,
+    probing: Probing,
+    permit: Permit,
+    memory: Memory,
+    state: State,
+    kind: Kind,
+    public: Key[Array, ""],
+) -> tuple[Memory, State, Told]:
+    """The next step of the machine. What the records say goes to the gate and nowhere else."""
+    query = machine.ask(state, kind, public)
+    probing = probing.ready(query.key)
+    batch = permit.terms.schedule.batch_of(kind)
+    memory, release = permit.release(memory, kind, probing.contributions(query, batch))
+    state, told = machine.tell(state, release, public, probing.frame)
+    return memory, state, told
+
+
+def traced(machine: Conversion) -> Conversion:
+    """The machine with its floats as arrays: runs that differ in a step size share a program."""
+    return jax.tree.map(lambda v: jnp.asarray(v) if isinstance(v, float) else v, machine)

@@ -1,0 +1,211 @@
+"""GRAD and DIFF: a gradient, and how it changed between two points, from function values.
+
+Both evaluate the loss f of a record at a pair of points for each of q directions u_1 .. u_q:
+
+    GRAD (Algorithm alg:first-grad):   c_j = (f(x + h u_j) - f(x - h u_j)) / (2 h)
+    DIFF (Algorithm alg:zeroth-diff):  c_j = (f(x + h u_j) - f(y + h u_j)) / h
+    estimate of the record:            e = sum_j (d/q) c_j u_j
+
+where d is the dimension and h the smoothing radius. In expectation e is the gradient of the uniform
+smoothing of f at x, or the difference of these gradients between x and y (Lemmas lem:grad-estimator,
+lem:diff-estimator).
+
+A record hands a vector to the gate. With directions of its own the vector is e. With directions that
+a block shares the vector is the q coefficients (d/q) c_j; the directions are multiplied in after the
+release. The gate clips the vector. Clamps on function differences decide how much there is to clip.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from blindstep.errors import count, positive
+from blindstep.estimate.bounds import Bounds
+from blindstep.estimate.directions import Directions, Parts, first_of, join
+from blindstep.private.schedule import Kind
+
+
+class Sharing(enum.Enum):
+    """Which records use the same directions: each its own, or all of a block the same."""
+
+    RECORD = "record"
+    BLOCK = "block"
+
+
+class Query(eqx.Module):
+    """What a step wants to know. Public: a function of past releases and public randomness.
+
+    Attributes:
+        point: x, where the gradient is wanted (w_t).
+        reference: y, the point before it (w_{t-1}); GRAD does not use it.
+        key: public key of the step's directions.
+        kind: GRAD or DIFF.
+    """
+
+    point: Float[Array, " dim"]
+    reference: Float[Array, " dim"]
+    key: Key[Array, ""]
+    kind: Kind = eqx.field(static=True)
+
+
+class Estimator(eqx.Module):
+    """Says at which points to evaluate the loss, and turns its values into coefficients.
+
+    Attributes:
+        dim: d, the number of parameters.
+        directions: q, the number of directions for each record.
+        sampler: how directions are drawn.
+        smoothing: h, the distance of probe points along a direction (the paper's delta).
+        reach: D, the longest step of the learner; so |x - y| <= 2 D.
+        bounds: what is known of the loss; differences beyond it are clamped.
+        sharing: whether each record has directions of its own or a block shares them.
+        precision: "float64" or "float32", of directions and probe points.
+    """
+
+    dim: int = eqx.field(static=True)
+    directions: int = eqx.field(static=True)
+    sampler: Directions
+    smoothing: float = eqx.field(static=True)
+    reach: float = eqx.field(static=True)
+    bounds: Bounds = eqx.field(static=True)
+    sharing: Sharing = eqx.field(static=True, default=Sharing.RECORD)
+    precision: str = eqx.field(static=True, default="float64")
+
+    def __check_init__(self) -> None:
+        count("dim", self.dim)
+        count("directions", self.directions)
+        positive("smoothing", self.smoothing)
+        positive("reach", self.reach)
+        self.bounds.require_finite(needs_diff=False)
+        self.sampler.gain(self.directions, self.dim)  # raises if there are not so many
+
+    @property
+    def shared(self) -> bool:
+        """Whether all records of a block use the same directions."""
+        return self.sharing is Sharing.BLOCK
+
+    @property
+    def size(self) -> int:
+        """Length of a record's vector: q coefficients if directions are shared, else d coordinates."""
+        return self.directions if self.shared else self.dim
+
+    def working_in(self, dtype: DTypeLike) -> Estimator:
+        """This estimator with directions and probe points in the precision of parameters of `dtype`."""
+        single = jnp.finfo(dtype).bits <= 32
+        return dataclasses.replace(self, precision="float32" if single else "float64")
+
+    def prepare(self, keys: Key[Array, " keys"]) -> PyTree:
+        """Compact directions of each key: arrays whose leading axis is the key."""
+        return self.sampler.prepare(keys, self.directions, self.dim, jnp.dtype(self.precision))
+
+    def prepare_one(self, key: Key[Array, ""]) -> PyTree:
+        """Compact directions of one key, as `rows` takes them."""
+        return first_of(self.prepare(key[None]))
+
+    def rows(self, prepared: PyTree, which: Int[Array, " some"] | None = None) -> Parts:
+        """Directions number `which` (None: all) of one key, from its compact directions."""
+        return self.sampler.rows(prepared, which, self.directions, self.dim)
+
+    def probes(
+        self, query: Query, directions: Parts, into: Float[Array, "2 q dim"] | None = None
+    ) -> Float[Array, "2 q dim"]:
+        """The pairs of points at which to evaluate the loss, one pair for each direction.
+
+        They are written over the array `into`, if given.
+        """
+        on_accelerator = jax.default_backend() != "cpu"
+        if into is None and (len(directions) == 1 or on_accelerator):
+            bases, offsets = self._pairs(query)
+            # Both points of a pair in one operation: one pass over memory. An accelerator joins
+            # parts in the same pass; a CPU would take a pass more.
+            return bases[:, None] + offsets[:, None, None] * join(directions)
+        if into is None:
+            into = jnp.zeros((2, len(directions[0]), self.dim), self.precision)
+        return self.write_probes(query, directions, into, 0)
+
+    def write_probes(
+        self, query: Query, directions: Parts, into: Float[Array, "2 q dim"], place: int
+    ) -> Float[Array, "2 q dim"]:
+        """`into` with the points of these directions as pairs number `place`, `place` + 1, ..."""
+        bases, offsets = self._pairs(query)
+        start = 0
+        for part in directions:
+            stop = start + part.shape[1]
+            points = bases[:, None, start:stop] + offsets[:, None, None] * part
+            into = jax.lax.dynamic_update_slice(into, points, (0, place, start))
+            start = stop
+        return into
+
+    def _pairs(self, query: Query) -> tuple[Float[Array, "2 dim"], Float[Array, "2"]]:
+        """Bases and offsets of a pair of points: along u they are base + offset u."""
+        other = query.point if query.kind is Kind.GRAD else query.reference
+        sign = -1.0 if query.kind is Kind.GRAD else 1.0
+        bases = jnp.stack([query.point, other]).astype(self.precision)
+        return bases, jnp.asarray([self.smoothing, sign * self.smoothing], self.precision)
+
+    def coefficients(
+        self, query: Query, values: Float[Array, "*records 2 q"]
+    ) -> Float[Array, "*records q"]:
+        """The coefficients (d/q) c_j from the values at each pair of points.
+
+        Differences of values are clamped to what the bounds allow. A value that is not finite gives
+        NaN, and the gate counts a record with a NaN as 0.
+        """
+        values = values.astype(jnp.float64)
+        first, second = values[..., 0, :], values[..., 1, :]
+        limit = self._clamp(query)
+        difference = jnp.clip(first - second, -limit, limit)
+        width = 2.0 * self.smoothing if query.kind is Kind.GRAD else self.smoothing
+        finite = jnp.isfinite(first) & jnp.isfinite(second)
+        return jnp.where(finite, (self.dim / self.directions) * difference / width, jnp.nan)
+
+    def _clamp(self, query: Query) -> Float[Array, ""]:
+        """The largest difference of two values that the bounds allow."""
+        slope, width = self.bounds.lipschitz, self.bounds.width
+        if query.kind is Kind.GRAD:
+            return jnp.asarray(min(2.0 * self.smoothing * slope, width))
+        distance = length(query.point - query.reference)
+        distance = jnp.minimum(distance, 2.0 * self.reach)
+        # Without a slope the distance must not enter: 0 * inf is NaN.
+        return jnp.minimum(distance * slope, width) if slope < math.inf else jnp.asarray(width)
+
+    def record_bound(self, kind: Kind) -> float:
+        """The clip norm for the gate: no longer than the bounds leave a record's vector."""
+        gain = gain_of(self.sampler, self.sharing, self.directions, self.dim)
+        return record_bound(kind, gain, self.smoothing, self.reach, self.bounds)
+
+
+def gain_of(sampler: Directions, sharing: Sharing, directions: int, dim: int) -> float:
+    """The longest that a record's vector can be if all |c_j| <= 1.
+
+    With directions of its own the vector is (d/q) sum_j c_j u_j, and this is the sampler's gain. With
+    shared directions it is (d/q) (c_1, .., c_q), of length d / sqrt(q) at most.
+    """
+    gain = sampler.gain(directions, dim)  # raises if there are not so many
+    return gain if sharing is Sharing.RECORD else dim / math.sqrt(directions)
+
+
+def record_bound(kind: Kind, gain: float, smoothing: float, reach: float, bounds: Bounds) -> float:
+    """The clip norm for the gate: the longest vector that the clamps leave, or `bounds`' clip if less.
+
+    GRAD: min(gain min(2 h L, width) / (2 h), first_clip)
+    DIFF: min(gain min(2 D L, width) / h, diff_clip)
+    """
+    if kind is Kind.GRAD:
+        clamp = min(2.0 * smoothing * bounds.lipschitz, bounds.width)
+        return min(gain * clamp / (2.0 * smoothing), bounds.first_clip)
+    clamp = min(2.0 * reach * bounds.lipschitz, bounds.width)
+    return min(gain * clamp / smoothing, bounds.diff_clip)
+
+
+def length(vector: Float[Array, " dim"]) -> Float[Array, ""]:
+    """|vector|, from a scalar product: XLA compiles that into one operation, a norm into three."""
+    return jnp.sqrt(jnp.vdot(vector, vector))

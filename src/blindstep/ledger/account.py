@@ -1,0 +1,199 @@
+"""What a ledger says: which runs used these people's records, and what each run has spent.
+
+The unit of charging is a *pass* of a run. Within a pass every record takes part in at most one step,
+and blocks hold disjoint records, so a pass costs mu_per_pass once, at its first step, however many of
+its steps follow (`private.terms`). Everything composes on the same people:
+
+    mu = sqrt(sum over runs, attempts and passes of mu_per_pass^2)
+
+An *attempt* is a run under one noise key. A run needs one. A second attempt (the key was lost in a
+crash) charges the passes that it touches again, wherever it goes on: a step's contribution is then in
+the releases of both attempts, each within mu_per_pass, with independent noise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from blindstep import errors
+from blindstep.errors import InvalidArgument, finite, positive, probability
+from blindstep.private import accounting
+
+SCHEMA = 2
+# A run planned to spend a whole budget in several passes meets it only up to rounding.
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """Which run this is, and what it costs. Every field is public: secrets have names in it."""
+
+    run: str  # its name in this ledger
+    plan: str  # fingerprint of its plan (`fingerprints.of_plan`)
+    data: str  # a name of its data that tells nothing about them (`names.data_id`)
+    noise_key: str  # the name of its noise key in this ledger (`Ledger.name_of`)
+    mu_per_pass: float  # what one pass costs (`Terms.mu_per_pass`)
+    steps_per_pass: int  # releases in one pass
+    passes: int  # how often the run goes through the records
+    delta: float  # where its epsilon is quoted
+
+    def __post_init__(self) -> None:
+        for name in ("run", "plan", "data", "noise_key"):
+            if not isinstance(value := getattr(self, name), str) or not value:
+                raise InvalidArgument(f"{name} must be a string, not empty, got {value!r}.")
+        object.__setattr__(self, "mu_per_pass", positive("mu_per_pass", self.mu_per_pass))
+        for name in ("steps_per_pass", "passes"):
+            object.__setattr__(self, name, errors.count(name, getattr(self, name)))
+        object.__setattr__(self, "delta", probability("delta", self.delta))
+
+    @property
+    def steps(self) -> int:
+        """Releases in the whole run."""
+        return self.steps_per_pass * self.passes
+
+    def passes_of(self, first: int, count: int) -> range:
+        """The passes that steps first .. first + count - 1 belong to."""
+        return range(first // self.steps_per_pass, (first + count - 1) // self.steps_per_pass + 1)
+
+    def changed_from(self, earlier: RunIdentity) -> list[str]:
+        """The fields that differ, in words, apart from the noise key."""
+        now, was = asdict(self), asdict(earlier)
+        others = [name for name in now if name != "noise_key" and now[name] != was[name]]
+        return [f"{name} ({was[name]!r}, now {now[name]!r})" for name in others]
+
+
+@dataclass
+class Attempt:
+    """A run under one noise key: steps start .. stop - 1 may have been seen."""
+
+    noise_key: str  # the key's name in this ledger
+    start: int | None = None  # the first step begun; None before any
+    stop: int = 0  # the next step that was never begun under this key
+    charges: dict[int, float] = field(default_factory=dict)  # mu of each pass that it touched
+    replayed: int = 0  # how many steps were begun again, bit for bit, free of charge
+    # For steps whose answers came from outside, the name of these answers (`names.answers_id`).
+    answers: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def begun(self) -> range:
+        """The steps that may have been seen under this key."""
+        return range(self.start or 0, self.stop)
+
+    def again(self, first: int, count: int) -> range:
+        """Those of steps first .. first + count - 1 that were begun under this key before."""
+        return range(max(first, self.begun.start), min(first + count, self.stop))
+
+
+@dataclass
+class RunAccount:
+    """One run of a ledger: who it is, the day it was registered, and its attempts."""
+
+    identity: RunIdentity
+    since: str
+    attempts: list[Attempt] = field(default_factory=list)
+
+    @property
+    def next_step(self) -> int:
+        """The first step that was never begun: all steps before it may have been seen."""
+        return max((attempt.stop for attempt in self.attempts), default=0)
+
+    @property
+    def charges(self) -> list[float]:
+        """Mu of every charge."""
+        return [mu for attempt in self.attempts for mu in attempt.charges.values()]
+
+    def attempt(self, noise_key: str) -> int | None:
+        """The number of the attempt under the key of this name; None if there is none."""
+        keys = [attempt.noise_key for attempt in self.attempts]
+        return keys.index(noise_key) if noise_key in keys else None
+
+
+@dataclass
+class Account:
+    """The state that a ledger's entries add up to. `apply` is the only way it changes."""
+
+    cohort: str | None = None  # what the ledger calls its people; None before the first entry
+    id: str = ""  # the ledger's own random number, in hexadecimal; "" before the first entry
+    budget: float | None = None  # the largest mu that all runs together may spend; None: no limit
+    runs: dict[str, RunAccount] = field(default_factory=dict)  # by name
+
+    def spent(self, run: str | None = None) -> float:
+        """Mu of everything charged to these people, or of one run: sqrt(sum of squares).
+
+        Guarantee: whatever was released is in it. `accounting.epsilon(mu, delta)` converts it.
+        """
+        if run is None:
+            return accounting.compose(mu for each in self.runs.values() for mu in each.charges)
+        if run not in self.runs:
+            raise InvalidArgument(f"no run {run!r} in this ledger: it holds {sorted(self.runs)}.")
+        return accounting.compose(self.runs[run].charges)
+
+    def remaining(self) -> float:
+        """The largest mu that may still be charged; infinity without a budget."""
+        if self.budget is None:
+            return math.inf
+        spent = self.spent()
+        return math.sqrt(max(0.0, (self.budget - spent) * (self.budget + spent)))
+
+    def would_exceed(self, mu: float) -> bool:
+        """Whether `mu` more, for a pass or a whole run, breaks the budget by over 1e-12 of it."""
+        if self.budget is None:
+            return False
+        return accounting.compose([self.spent(), finite("mu", mu)]) > self.budget * (1 + ROUNDING)
+
+    def apply(self, entry: dict[str, Any]) -> None:
+        """Take an entry into account. One that makes no sense here is a ValueError or KeyError."""
+        kind, at = entry["kind"], _text(entry, "at")
+        if (kind == "ledger") != (self.cohort is None):
+            raise ValueError("a ledger has one first entry, which names its cohort")
+        if kind == "ledger":
+            if entry["schema"] != SCHEMA:
+                raise ValueError(
+                    f"it is of schema {entry['schema']!r}, and this version of blindstep reads "
+                    f"schema {SCHEMA}: use the version that wrote it"
+                )
+            self.id, self.cohort = _text(entry, "id"), _text(entry, "cohort")
+        elif kind == "budget":
+            self.budget = positive("budget", entry["mu"])
+        elif kind == "run":
+            identity = RunIdentity(**{name: entry[name] for name in RunIdentity.__annotations__})
+            run = self.runs.setdefault(identity.run, RunAccount(identity, at))
+            if identity.changed_from(run.identity) or run.attempt(identity.noise_key) is not None:
+                raise ValueError(f"run {identity.run!r} is registered twice")
+            run.attempts.append(Attempt(identity.noise_key))
+        elif kind == "intent":
+            self._apply_intent(entry)
+        else:
+            raise ValueError(f"{kind!r} is no kind of entry")
+
+    def _apply_intent(self, entry: dict[str, Any]) -> None:
+        run = self.runs[entry["run"]]
+        attempt = run.attempts[errors.count("attempt", entry["attempt"], 0)]
+        first = errors.count("first", entry["first"], 0)
+        count = errors.count("count", entry["count"])
+        after, new = first + count, dict(entry["charges"])
+        begun = range(first, first + 1) if attempt.start is None else attempt.begun
+        if not begun.start <= first <= begun.stop or after > run.identity.steps:
+            raise ValueError("its steps do not follow those before it")
+        if any(mu != run.identity.mu_per_pass for mu in new.values()) or (
+            not new.keys().isdisjoint(attempt.charges)
+        ):
+            raise ValueError("its charge is not that of its run")
+        attempt.charges.update(new)
+        if any(index not in attempt.charges for index in run.identity.passes_of(first, count)):
+            raise ValueError("it begins a pass that it does not charge")
+        again, answers = attempt.again(first, count), entry.get("answers")
+        if any(attempt.answers.get(step) != answers for step in again):
+            raise ValueError("it repeats a step with other answers")
+        if answers is not None:
+            attempt.answers[first] = answers
+        attempt.replayed += len(again)
+        attempt.start, attempt.stop = begun.start, max(attempt.stop, after)
+
+
+def _text(entry: dict[str, Any], name: str) -> str:
+    if not isinstance(entry[name], str):
+        raise ValueError(f"its {name!r} is no text")
+    return entry[name]

@@ -1,0 +1,311 @@
+"""A run on the disk: charged before it releases, resumed after a crash, bit for bit.
+
+    with Session(terms, plan, start, storage, known) as session:
+        state = session.state                      # the start, or where the checkpoint stands
+        while not session.finished:
+            state = session.gate.through(program, count)      # charged first, here, as the gate's port
+            session.after(state, session.position + count, lambda: {"means": ...})
+
+The run directory (mode 0700) holds `ledger.jsonl` (what may have been seen), the checkpoint
+(`checkpoint.json`, `state-N.npz`: *secret*, with the noise key) and `plan.json` (for people).
+
+Guarantee. Nothing is released before the ledger holds it, and nothing is evaluated before the whole
+run is known to fit into the budget. Steps that may have been seen are repeated under the same noise
+only from a checkpoint with the same plan, data, start and loss, in the same environment.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jaxtyping import PyTree
+
+from blindstep.errors import InvalidArgument
+from blindstep.ledger import durable, fingerprints, names, plan_file
+from blindstep.ledger.account import RunAccount, RunIdentity
+from blindstep.ledger.checkpoint import CURRENT, Arrays, Checkpoint, CheckpointMeta
+from blindstep.ledger.fingerprints import Fingerprints
+from blindstep.ledger.ledger import Ledger, cohort_of
+from blindstep.ledger.packing import Packed, pack, unpack
+from blindstep.ledger.refusals import (
+    CheckpointDamaged,
+    CheckpointMismatch,
+    CheckpointUnwritable,
+    LedgerBusy,
+)
+from blindstep.ledger.storage import SavingInterval, Storage
+from blindstep.private.gate import Gate
+from blindstep.private.noise import Keys, NoiseKey, fresh_keys, public_key
+from blindstep.private.terms import Terms
+
+
+class Session:
+    """One run, fresh or resumed. It is the port through which its gate charges (`gate.Port`).
+
+    Attributes:
+        keys: the run's keys: from the checkpoint if there is one.
+        gate: the gate of this run; it stands where the run stands.
+        state: the driver's state.
+        position: steps done, over all passes.
+        saved: the driver's own arrays, as they were last saved.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        plan: dict[str, Any],
+        start: PyTree,
+        storage: Storage,
+        known: Callable[[], Fingerprints],
+        *,
+        seed: int | None = None,
+        interval: SavingInterval | None = None,
+    ) -> None:
+        """Start the run, or resume it from the storage.
+
+        Args:
+            terms: the terms of its releases.
+            plan: ready for JSON, with the run's "delta". Its "notes" may change.
+            start: the public state of a fresh run: any pytree of arrays.
+            storage: where the run is kept.
+            known: gives what must be the same on resuming; not called if nothing is stored.
+            seed: makes the keys of a fresh run; on resuming it must be the same one, or None.
+            interval: says when to save.
+        """
+        self._terms, self._plan, self._storage = terms, plan, storage
+        self._interval = interval or SavingInterval()
+        self._current = os.path.join(os.path.abspath(storage.directory or ""), CURRENT)
+        self._ledger: Ledger | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._account: RunAccount | None = None
+        self.state, self.position, self.saved = start, 0, Arrays()
+        self._memory = Gate.first_memory(terms)
+        if storage:
+            self._open(known, seed)
+        else:
+            self.keys = _agreed_keys(seed)
+        # A proxy, so that a session that is dropped frees the ledger's lock at once.
+        self.gate = Gate(terms, self.keys, weakref.proxy(self), self._memory)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step is done; then nothing more is released."""
+        return self.position == self._terms.schedule.releases
+
+    @property
+    def begun(self) -> int:
+        """Steps that may have been seen; those from `position` on must be repeated bit for bit."""
+        return self.position if self._account is None else self._account.next_step
+
+    @property
+    def saves(self) -> bool:
+        """Whether there is a checkpoint to save to."""
+        return self._checkpoint is not None and self._ledger is not None
+
+    def charge(self, first: int, count: int, answers: np.ndarray | None) -> None:
+        """Announce and charge steps first .. first + count - 1. Release when this has returned.
+
+        Steps that were begun before a crash are free: the driver's word is that they come out bit for
+        bit the same, because the loss is computed again, or because its answers were saved before.
+        `answers` are what a single step is released from, if they came from outside. For these the
+        driver's word is not enough: a step that was begun with other answers is refused.
+        """
+        if first != self.position:
+            raise InvalidArgument(
+                f"step {first} is not next: {self.position} steps are done. Release in order, and "
+                "call `after` for each; a step that was interrupted goes on from the checkpoint."
+            )
+        if self._ledger is not None:
+            name = None if answers is None else names.answers_id(self._secret, first, answers)
+            self._ledger.begin(self._run, first, count, replay=True, answers=name)
+
+    def after(self, state: PyTree, position: int, collect: Callable[[], Arrays]) -> bool:
+        """Go on to `position`; save if that is due, and always at the end. Says whether it saved.
+
+        `state` is the driver's state at `position`, where the gate now stands. `collect` gives the
+        driver's own arrays; it is called only for a save.
+        """
+        if position != self.gate.position:
+            raise InvalidArgument(
+                f"the state is that after {position} steps, but the gate has made "
+                f"{self.gate.position}: hand in the state of the last release."
+            )
+        self.state, self.position, self._memory = state, position, self.gate.memory
+        due = self.saves and (self.finished or self._interval.due())
+        if due:
+            self.save(state, collect())
+        return due
+
+    def save(self, state: PyTree, arrays: Mapping[str, np.ndarray]) -> None:
+        """Save the state at `position` now, durably; it costs a few fsyncs.
+
+        A driver whose answers cannot be had a second time saves them here, among `arrays`, before
+        it sends the step that they belong to through the gate.
+        """
+        self.state, self.saved = state, dict(arrays)
+        checkpoint, ledger = self._checkpoint, self._ledger
+        if checkpoint is None or ledger is None:
+            return
+        ledger.check()  # its lock keeps other processes away from the checkpoint too
+        known = self._known
+        packed = pack(Packed(state, self._memory, self.keys, self._secret, known, self.saved))
+        meta = CheckpointMeta(self._run, self._plan_id, self._data_id, self.position, ledger.head)
+        self._interval.measure(lambda: checkpoint.save(packed, meta))
+
+    def close(self) -> None:
+        """Let other runs use the ledger. May be called again."""
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self, known: Callable[[], Fingerprints], seed: int | None) -> None:
+        if jax.process_count() > 1:
+            raise InvalidArgument(
+                "checkpoint, ledger and budget are for runs in one process; this one has "
+                f"{jax.process_count()}: leave them out."
+            )
+        self._known, self._plan_id = known(), fingerprints.of_plan(self._plan)
+        try:
+            found = self._look()
+            if found is None:
+                self._start(seed)
+            else:
+                self._resume(*found, seed)
+            if self._checkpoint is not None:
+                plan_file.write(self._checkpoint.directory, self._plan)
+        except BaseException:
+            self.close()
+            raise
+
+    def _look(self) -> tuple[Packed, CheckpointMeta] | None:
+        """What the run directory holds, if it is this run's; the directory is made if need be."""
+        directory = self._storage.directory
+        if directory is None:
+            return None
+        try:
+            durable.make_private_directory(os.fspath(directory))
+        except OSError as error:
+            raise CheckpointUnwritable(
+                f"the run directory {directory} cannot be made ({error.strerror}), so nothing was "
+                "released: give one that can be written."
+            ) from error
+        self._checkpoint = Checkpoint(directory)
+        found = self._checkpoint.load()
+        plan_file.check(self._checkpoint.directory, self._plan, resuming=found is not None)
+        if found is None:
+            return None
+        arrays, meta = found
+        self._require_same(meta.run, "plan", meta.plan, self._plan_id)
+        return unpack(arrays, self.state, self._memory, self._current), meta
+
+    def _start(self, seed: int | None) -> None:
+        self.keys = _agreed_keys(seed)
+        # No seed makes this, so that names tell nothing even to someone who knows the seed.
+        self._secret = fresh_keys().noise.words().tobytes()
+        self._run = f"{self._storage.word}-{os.urandom(6).hex()}"
+        ledger = self._open_ledger(None)
+        own = ledger.account.runs if self._storage.ledger is None else {}
+        for name, run in own.items():
+            if run.next_step > 0:
+                raise CheckpointDamaged(
+                    f"{self._current} is gone, but {self._storage.ledger_path} says that run "
+                    f"{name!r} has begun: restore the directory from a copy, or give another one "
+                    "for a new run. The ledger keeps what this one spent."
+                )
+        identity = self._identity(ledger)
+        ledger.admit(identity)
+        # The key is on the disk before the ledger names it, and so before anything is released
+        # under it. After a crash in between, the run is registered when it is resumed.
+        self.save(self.state, {})
+        self._account = ledger.register(identity)
+
+    def _require_same(self, run: str, name: str, then: str, now: str) -> None:
+        """Refuse to go on with another plan, data, params or loss than the run was begun with."""
+        if then != now:
+            raise CheckpointMismatch(
+                f"{self._current} is of run {run!r} with another {name}: resume with the {name} it "
+                "was begun with, or give another directory for a new run."
+            )
+
+    def _resume(self, packed: Packed, meta: CheckpointMeta, seed: int | None) -> None:
+        self.keys, self._secret = packed.keys, packed.secret
+        if seed is not None and np.any(fresh_keys(seed).noise.words() != self.keys.noise.words()):
+            raise CheckpointMismatch(
+                f"{self._current} is of a run with another seed, or none: leave the seed out, or "
+                "give another directory for a new run."
+            )
+        then, now = packed.known, self._known
+        moved = then.environment != now.environment
+        # Other versions of JAX trace the same loss to other text.
+        for name in ("data", "params") if moved else ("data", "params", "loss"):
+            self._require_same(meta.run, name, getattr(then, name), getattr(now, name))
+        self._run, self.position = meta.run, meta.position
+        self.state, self._memory, self.saved = packed.state, packed.memory, packed.saved
+        if self.finished:
+            return
+        ledger = self._open_ledger(meta)
+        self._account = ledger.register(self._identity(ledger))
+        if moved and self.begun > self.position:
+            raise CheckpointMismatch(
+                f"{self._current} is at step {self.position}, and steps up to {self.begun} may have "
+                "been seen; they must be repeated bit for bit, but the versions, devices or "
+                "compiler flags are others than before: resume where it was begun, or give another "
+                "directory for a new run (the ledger keeps what this one spent)."
+            )
+        if moved:
+            # From here on it is this environment whose bits may have to be repeated.
+            self.save(self.state, self.saved)
+
+    def _open_ledger(self, meta: CheckpointMeta | None) -> Ledger:
+        """Open the ledger for the run whose checkpoint was just read."""
+        path, budget = self._storage.ledger_path, self._storage.budget
+        # Whoever names a ledger says that these are its people, whatever their data look like here.
+        cohort = cohort_of(path) or self._storage.cohort or self._storage.word
+        limit = None if budget is None else budget.rho
+        self._ledger = Ledger.open(path, cohort=cohort, budget=limit, head=meta and meta.ledger)
+        # Another process may have saved between our reading the checkpoint and taking the lock.
+        found = None if self._checkpoint is None else self._checkpoint.load()
+        if (found and found[1]) != meta:
+            raise LedgerBusy(
+                f"{self._current} was written by another process just now: start again."
+            )
+        return self._ledger
+
+    def _identity(self, ledger: Ledger) -> RunIdentity:
+        schedule = self._terms.schedule
+        return RunIdentity(
+            run=self._run,
+            plan=self._plan_id,
+            data=self._data_id,
+            noise_key=ledger.name_of(self.keys.noise),
+            mu_per_pass=self._terms.mu_per_pass(),
+            steps_per_pass=schedule.releases_per_pass,
+            passes=schedule.passes,
+            delta=self._plan["delta"],
+        )
+
+    @property
+    def _data_id(self) -> str:
+        """The data's name for the ledger and the public part of the checkpoint."""
+        return names.data_id(self._secret, self._known.data)
+
+
+def _agreed_keys(seed: int | None) -> Keys:
+    """Fresh keys, the same in all processes of a run: else one sum would have several noises."""
+    keys = fresh_keys(seed)
+    if jax.process_count() == 1:
+        return keys
+    words = np.concatenate([keys.noise.words(), jax.random.key_data(keys.public)])
+    words = np.asarray(multihost_utils.broadcast_one_to_all(words))
+    return Keys(NoiseKey(words[:8]), public_key(words[8:]), keys.seeded)

@@ -1,0 +1,67 @@
+"""Where a run is kept, and how often it is saved."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from blindstep.errors import InvalidArgument
+from blindstep.private.statement import Privacy
+
+LEDGER = "ledger.jsonl"
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where a run is kept. With nothing given the run is kept nowhere, and the storage is false."""
+
+    directory: PathLike | None = None  # the run directory; made if it does not exist
+    ledger: PathLike | None = None  # one that runs on the same people share; None: in `directory`
+    budget: Privacy | None = None  # of all runs in the ledger together; None: what the ledger says
+    cohort: str | None = None  # what a ledger begun here calls its people; None: as the directory
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.budget, Privacy | None):
+            raise InvalidArgument(
+                f"budget must be a Privacy, such as Privacy(epsilon=4), got {self.budget!r}."
+            )
+        if self.budget is not None and not self:
+            raise InvalidArgument("a budget is kept in a ledger: give checkpoint or ledger too.")
+
+    def __bool__(self) -> bool:
+        return self.directory is not None or self.ledger is not None
+
+    @property
+    def ledger_path(self) -> str:
+        """The ledger's path."""
+        return os.path.abspath(self.ledger or os.path.join(self.directory or "", LEDGER))
+
+    @property
+    def word(self) -> str:
+        """What people will recognise the run by: its directory's name. It tells nothing of the data."""
+        return os.path.basename(os.path.abspath(self.directory or "run")) or "run"
+
+
+class SavingInterval:
+    """Says when the next save is due: all saves together take a twentieth of the time at most.
+
+    Work that was not saved is done again after a crash: the interval costs time, never privacy.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock, self._began = clock, clock()
+        self._spent, self._last = 0.0, 0.0
+
+    def due(self) -> bool:
+        """Whether another save, as long as the last one, stays within the share."""
+        return self._spent + self._last <= 0.05 * (self._clock() - self._began)
+
+    def measure(self, save: Callable[[], None]) -> None:
+        """Save, and remember how long it took."""
+        began = self._clock()
+        save()
+        self._last = self._clock() - began
+        self._spent += self._last

@@ -1,0 +1,272 @@
+"""The gate: record vectors in, one noisy vector out, charged before it is released.
+
+For a block of T releases, v_i is record i's vector, clipped to norm `clip`; m_t is the mean over batch
+t; C is the mechanism's matrix. The gate releases
+
+    y_t = gamma (rint((C m)_t / gamma) + z_t),     z_t discrete Gaussian, gamma = noise_std / S
+
+and nothing else, with S = `discrete_gaussian.STD`. Sums are whole numbers, snapping and noise live on
+one lattice of width gamma, so every release is exact: its last bits tell nothing. What it costs is
+worked out in `terms`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int, UInt32
+
+from blindstep.errors import HorizonExceeded, InvalidArgument
+from blindstep.private.clip import clip, unit_of
+from blindstep.private.noise import Keys, Uncopied, lattice_noise
+from blindstep.private.schedule import Kind
+from blindstep.private.tables.discrete_gaussian import STD
+from blindstep.private.terms import Terms
+
+Out = TypeVar("Out")
+
+
+class Contributions(NamedTuple):
+    """How the gate gets the vectors of a batch, some records at a time.
+
+    The premise of all privacy is about `of`: a record's vector must depend on that record and on
+    public values alone.
+
+    Attributes:
+        together: so many records are asked for at once.
+        of: from row numbers in the data, and places in the batch, to one vector for each.
+    """
+
+    together: int
+    of: Callable[[Int[Array, " some"], Int[Array, " some"]], Float[Array, "some size"]]
+
+
+@runtime_checkable
+class Port(Protocol):
+    """Where releases are charged before they are made: a ledger, seen from the gate."""
+
+    def charge(self, first: int, count: int, answers: np.ndarray | None) -> None:
+        """Charge releases first .. first + count - 1, durably, before returning; raise to refuse.
+
+        `answers` are what the releases will be made from, where they cannot be computed again.
+        """
+        ...
+
+
+class Memory(Uncopied, eqx.Module):
+    """Secret: where a run stands, and what C remembers of the block's increments without noise."""
+
+    position: Int[Array, ""]
+    buffers: Float[Array, "slots size"]
+
+
+class Permit(Uncopied, eqx.Module):
+    """Secret: the right to make a range of releases, each once, in order; they have been charged.
+
+    Works inside compiled programs, where it is the only source of noise. Releases outside its range,
+    or of another kind than the schedule's, come out as NaN (outside of a program they raise). A
+    program owes one thing: two releases from one memory would share their noise, so it hands each
+    memory on to one release.
+    """
+
+    terms: Terms
+    key: UInt32[Array, "8"]
+    first: Int[Array, ""]
+    stop: Int[Array, ""]
+    grad_rows: Int[Array | np.ndarray, "grads first_batch"]
+    diff_rows: Int[Array | np.ndarray, "diffs diff_batch"]
+    # Noise drawn ahead: the number of the first release that it is for, and one draw for each.
+    stock: tuple[Int[Array, ""], Float[Array, "count size"]] | None = None
+
+    def release(
+        self, memory: Memory, kind: Kind, contributions: Contributions
+    ) -> tuple[Memory, Float[Array, " size"]]:
+        """Make the next release: clip, mean, C, snap, noise. Gives y and the memory after it.
+
+        Guarantee: all releases of a run together are `terms.mu()`-Gaussian-DP for replacing one
+        record, if each record's vector depends on that record and on public values alone. The
+        number and order of operations are functions of shapes alone.
+        """
+        terms, position = self.terms, memory.position
+        allowed = self._allowed(position, kind)
+        increment = self._mean(self._rows(position, kind), kind, contributions)
+        place = position % terms.schedule.period
+        fresh = terms.mechanism.init(terms.size)
+        buffers, total = terms.mechanism.next(
+            jnp.where(place == 0, fresh, memory.buffers), increment, place
+        )
+        width = terms.noise_std / STD
+        y = width * (jnp.rint(total / width) + self._noise(position))
+        # Nor may what was not allowed enter a later release.
+        buffers, y = (jnp.where(allowed, each, jnp.nan) for each in (buffers, y))
+        return Memory(position + 1, buffers), y
+
+    def drawn(self, memory: Memory, count: int) -> Permit:
+        """The same permit with the noise of the next `count` releases drawn at once, which is faster.
+
+        It changes no value: a release still takes the draw of its own number, or NaN.
+        """
+        numbers = memory.position + jnp.arange(count, dtype=memory.position.dtype)
+        draws = lattice_noise(self.key, numbers, self.terms.size)
+        return replace(self, stock=(memory.position, draws))
+
+    def alone(self) -> tuple[Int[np.ndarray, " rows"], Permit]:
+        """All rows of this permit, and the permit for data that hold just these rows, in this order."""
+        grads, diffs = np.asarray(self.grad_rows), np.asarray(self.diff_rows)
+        rows = np.concatenate([grads.ravel(), diffs.ravel()])
+        first = np.arange(grads.size).reshape(grads.shape)
+        later = np.arange(grads.size, rows.size).reshape(diffs.shape)
+        return rows, replace(self, grad_rows=first, diff_rows=later)
+
+    def _allowed(self, position: Int[Array, ""], kind: Kind) -> Any:
+        place = position % self.terms.schedule.period
+        within = (position >= self.first) & (position < self.stop)
+        allowed = within & ((place == 0) == (kind is Kind.GRAD))
+        if not isinstance(allowed, Tracer) and not bool(allowed):
+            raise HorizonExceeded(
+                f"release {int(position)} as a {kind.name} is not permitted: this permit is for "
+                f"releases {int(self.first)} .. {int(self.stop) - 1}, in order, each of its kind."
+            )
+        return allowed
+
+    def _rows(self, position: Int[Array, ""], kind: Kind) -> Int[Array, " batch"]:
+        period = self.terms.schedule.period
+        grads = [-(-number // period) for number in (position, self.first)]
+        if kind is Kind.GRAD:
+            return jnp.asarray(self.grad_rows)[grads[0] - grads[1]]
+        return jnp.asarray(self.diff_rows)[position - grads[0] - (self.first - grads[1])]
+
+    def _noise(self, position: Int[Array, ""]) -> Float[Array, " size"]:
+        """The draw of this release; NaN, never another's, from a stock that does not hold it."""
+        if self.stock is None:
+            return lattice_noise(self.key, position, self.terms.size)
+        first, draws = self.stock
+        place = position - first
+        held = (place >= 0) & (place < len(draws))
+        return jnp.where(held, draws[jnp.clip(place, 0, len(draws) - 1)], jnp.nan)
+
+    def _mean(
+        self, rows: Int[Array, " batch"], kind: Kind, contributions: Contributions
+    ) -> Float[Array, " size"]:
+        """The mean of a batch's clipped vectors; their sum is exact, in whole units."""
+        terms, batch, some = self.terms, rows.shape[0], contributions.together
+        bound = terms.clip_of(kind)
+
+        def add(total: Array, start: Int[Array, ""]) -> tuple[Array, None]:
+            places = start + jnp.arange(some)
+            # Past the end the last record is asked again, and does not count.
+            inside = jnp.minimum(places, batch - 1)
+            vectors = contributions.of(rows[inside], inside)
+            if vectors.shape != (some, terms.size):
+                raise InvalidArgument(
+                    f"records gave vectors of shape {vectors.shape}, the gate takes "
+                    f"{(some, terms.size)}: one for each record."
+                )
+            counted = jnp.where((places < batch)[:, None], clip(vectors, bound, batch), 0.0)
+            return total + jnp.sum(counted, axis=0), None
+
+        total, _ = jax.lax.scan(add, jnp.zeros(terms.size), jnp.arange(0, batch, some))
+        return total * (unit_of(bound, batch) / batch)
+
+
+class Gate(Uncopied):
+    """The one object between records and the world: rows, charge, noise and release in one step.
+
+    Attributes:
+        terms: the public terms of every release.
+        public: the public key of the run.
+        seeded: whether a user's seed made the keys: then who can guess it can subtract the noise.
+        position: releases made.
+    """
+
+    def __init__(self, terms: Terms, keys: Keys, port: Port, memory: Memory | None = None) -> None:
+        """Stand before the first release, or where the memory that a checkpoint kept stands."""
+        self.terms, self.public, self.seeded = terms, keys.public, keys.seeded
+        self._key, self._port = keys.noise, port
+        self._memory = memory if memory is not None else self.first_memory(terms)
+        self.position = int(self._memory.position)
+        self._order: tuple[int, Any] = (-1, None)
+        self._free = threading.Lock()
+
+    @staticmethod
+    def first_memory(terms: Terms, position: int = 0) -> Memory:
+        """The memory before a block whose first release has this number."""
+        with jax.enable_x64(True):
+            return Memory(jnp.asarray(position, jnp.int32), terms.mechanism.init(terms.size))
+
+    @property
+    def memory(self) -> Memory:
+        """Secret: for the checkpoint alone."""
+        return self._memory
+
+    def rows(self, release: int) -> Int[np.ndarray, " batch"]:
+        """The records that answer in a release: public, a function of the public key."""
+        schedule = self.terms.schedule
+        turn, (known, order) = release // schedule.releases_per_pass, self._order
+        if known != turn:
+            order = schedule.order(self.public, turn)
+            self._order = (turn, order)
+        return schedule.rows(order, release)
+
+    def through(
+        self,
+        program: Callable[[Permit, Memory], tuple[Memory, Out]],
+        count: int = 1,
+        answers: np.ndarray | None = None,
+    ) -> Out:
+        """Charge the next `count` releases, then run `program` with the permit for them.
+
+        The program calls `permit.release` once for each and gives back the last memory and what the
+        driver wants. `answers` are what the releases are made from, where they came from outside.
+
+        Guarantee: nothing is released before the port has taken the charge, and no two programs run
+        at a time. Past the run's last release this raises, and a program that made fewer or more
+        releases than were charged is refused. One that raised may be sent again, the same one on the
+        same data: its releases get the same noise.
+        """
+        if not self._free.acquire(blocking=False):
+            raise InvalidArgument(
+                "a program is inside this gate and would share its noise: send one at a time."
+            )
+        try:
+            first, releases = self.position, self.terms.schedule.releases
+            if not 1 <= count <= releases - first:
+                raise HorizonExceeded(
+                    f"releases {first} .. {first + count - 1} of a run of {releases}: plan a "
+                    "longer run."
+                )
+            # The sampler and the whole numbers of the lattice need 64 bits.
+            with jax.enable_x64(True):
+                permit = self._permit(first, count)
+                self._port.charge(first, count, answers)
+                memory, out = program(permit, self._memory)
+            if int(memory.position) != first + count:
+                raise InvalidArgument(
+                    f"{count} releases were charged and {int(memory.position) - first} made: make "
+                    "each once, in order."
+                )
+            self._memory, self.position = memory, first + count
+            return out
+        finally:
+            self._free.release()
+
+    def _permit(self, first: int, count: int) -> Permit:
+        terms, numbers = self.terms, range(first, first + count)
+        rows: dict[Kind, list[Any]] = {
+            kind: [np.empty((0, terms.schedule.batch_of(kind)), np.int64)] for kind in Kind
+        }
+        for number in numbers:
+            rows[terms.schedule.kind_of(number)].append(self.rows(number)[None])
+        # Floats become arrays: runs that differ in noise or clip share a compiled program.
+        traced = jax.tree.map(lambda v: jnp.asarray(v) if isinstance(v, float) else v, terms)
+        grads, diffs = (np.concatenate(rows[kind]) for kind in Kind)
+        start, stop = (jnp.asarray(number, jnp.int32) for number in (first, first + count))
+        return Permit(traced, jnp.asarray(self._key.words()), start, stop, grads, diffs)

@@ -1,0 +1,167 @@
+"""What is promised, in words and numbers: the budget a user asks for, and what a run really gave.
+
+One function makes each sentence, so that statement, report and README cannot differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, Context
+
+from blindstep.errors import InvalidArgument, positive, probability
+from blindstep.private import accounting
+from blindstep.private.clip import Scalar
+from blindstep.private.terms import Terms
+
+DEFAULT_DELTA = 1e-5
+ARITHMETIC = (
+    "exact: sums and discrete Gaussian noise are whole multiples of a public lattice width, rounding "
+    "is part of the sensitivity, and the last bits of a release tell nothing"
+)
+SECRECY = (
+    "The noise comes from the ChaCha20 cipher under a 256-bit key: its secrecy is computational, "
+    "against anyone who does not hold the key and cannot break the cipher."
+)
+SEEDED = (
+    "WARNING: made with a user's seed. NOT private against anyone who knows or can guess the seed."
+)
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """A privacy budget: `Privacy(epsilon=4, delta=1e-5)` or `Privacy(rho=1)`.
+
+    `rho` is the Gaussian-DP parameter (the paper's rho). Given epsilon and delta, it is the largest
+    that meets them, rounded down. `delta` is where epsilon is quoted.
+    """
+
+    epsilon: float
+    delta: float
+    rho: float
+
+    def __init__(
+        self,
+        epsilon: float | None = None,
+        delta: float = DEFAULT_DELTA,
+        *,
+        rho: float | None = None,
+    ) -> None:
+        if (epsilon is None) == (rho is None):
+            raise InvalidArgument(
+                f"give either epsilon or rho, got epsilon={epsilon!r} and rho={rho!r}: "
+                "Privacy(epsilon=4, delta=1e-5) or Privacy(rho=1)."
+            )
+        delta = probability("delta", delta)
+        if rho is None:
+            epsilon = positive("epsilon", epsilon)
+            rho = accounting.mu_for_epsilon(epsilon, delta)
+        else:
+            rho = positive("rho", rho)
+            epsilon = accounting.epsilon(rho, delta)
+        self.__dict__.update(epsilon=epsilon, delta=delta, rho=rho)  # frozen for everybody else
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a run guarantees. Computed from the terms of its gate, not from what anybody wished.
+
+    Attributes:
+        mu: Gaussian-DP parameter of everything released (the paper's rho).
+        epsilon: the epsilon of (epsilon, delta)-DP at `delta`, exact and rounded up.
+        delta: where epsilon is quoted.
+        exceeds: the probability that the privacy loss is above epsilon; larger than delta.
+        unit: what is protected: one of these may be replaced by any other.
+        released: what an adversary is assumed to see.
+        enforced: what holds for every record, whatever the loss does.
+        arithmetic: the numbers that sums and noise are made of.
+        slack: total variation up to which all this holds; in epsilon already.
+        seeded: whether a user's seed made the noise.
+    """
+
+    mu: float
+    epsilon: float
+    delta: float
+    exceeds: float
+    unit: str
+    released: str
+    enforced: tuple[str, ...]
+    arithmetic: str
+    slack: float
+    seeded: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """All fields, ready for JSON."""
+        return asdict(self)
+
+    def sentences(self) -> list[str]:
+        """The whole statement, one sentence or two to a line."""
+        lines = [
+            gaussian_sentence(self.mu),
+            delta_sentence(self.epsilon, self.delta, self.exceeds),
+            unit_sentence(self.unit),
+            f"Released: {self.released}.",
+            f"Enforced on every record, whatever the loss returns: {'; '.join(self.enforced)}.",
+            f"Arithmetic: {self.arithmetic}. Up to a total variation of {_up(self.slack, 1)}.",
+            SECRECY,
+        ]
+        return [*lines, SEEDED] if self.seeded else lines
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences())
+
+
+def gaussian_sentence(mu: float) -> str:
+    """The promise in Gaussian differential privacy, which is exact; the others follow from it."""
+    return (
+        f"This run is {_up(mu)}-Gaussian differentially private: telling two neighbouring data sets "
+        f"apart from all it released is at least as hard as telling a draw of N(0, 1) from one of "
+        f"N({_up(mu)}, 1). That is {_up(mu**2 / 2)}-zCDP, and (alpha, alpha mu^2 / 2)-"
+        "Renyi-DP for every alpha > 1."
+    )
+
+
+def delta_sentence(epsilon: float, delta: float, exceeds: float) -> str:
+    """The promise in epsilon and delta, and what delta is not."""
+    return (
+        f"It is ({_up(epsilon)}, {_up(delta)})-DP: replacing one protected unit makes no event "
+        f"likelier than e^{_up(epsilon)} times its probability plus {_up(delta)}. Delta is that "
+        f"additive slack; the probability that the privacy loss is above epsilon is up to "
+        f"{_up(exceeds, 2)}."
+    )
+
+
+def unit_sentence(unit: str) -> str:
+    """Who is protected, and between which data sets."""
+    return f"Protected: {unit}, replaced by any other. The number of records is public."
+
+
+def statement(terms: Terms, delta: float, *, seeded: bool) -> Statement:
+    """The statement for every release that a gate with these terms makes in a whole run."""
+    mu, slack, passes = terms.mu(), terms.slack(), terms.schedule.passes
+    epsilon = accounting.epsilon(mu, delta, slack)
+    clips = f"a record's vector counts with norm at most {_up(terms.first_clip)}"
+    if terms.schedule.period > 1:
+        clips += f" in a gradient and {_up(terms.diff_clip)} in a difference"
+    return Statement(
+        mu=mu,
+        epsilon=epsilon,
+        delta=delta,
+        exceeds=accounting.exceeds(mu, epsilon),
+        unit="one record",
+        released="every noisy vector of every step, so every iterate, every mean of a round and all "
+        "that is computed from them",
+        enforced=(
+            clips,
+            "a record whose loss is not finite counts 0",
+            f"a record answers in at most {passes} release" + ("s" if passes > 1 else ""),
+        ),
+        arithmetic=ARITHMETIC,
+        slack=slack,
+        seeded=seeded,
+    )
+
+
+def _up(value: Scalar, digits: int = 6) -> str:
+    """So many digits of `value`, never rounded down: what is printed must hold as well."""
+    above = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
+    return f"{float(above):.{digits}g}"

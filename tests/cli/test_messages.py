@@ -1,0 +1,72 @@
+"""First mistakes, each answered by a message about itself, before anything is evaluated.
+
+In a Python of its own: types are not checked there, as they are not where people run it.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import json, sys
+import jax.numpy as jnp, numpy as np, pandas as pd
+import blindstep as bs
+
+data, said = np.ones((50, 2)), {}
+
+
+def absolute(params, record):
+    return np.sum(np.abs(np.asarray(params) - record))
+
+
+def tried(name, minimize=bs.minimize, *, loss=lambda p, z: jnp.sum(p - z), data=data, **given):
+    choices = {"privacy": bs.Privacy(epsilon=1), "radius": 0.5, "bounds": bs.Clip(1.0), **given}
+    try:
+        minimize(loss, np.zeros(2), data, **choices)
+    except bs.BlindstepError as error:
+        said[name] = str(error)
+
+
+tried("bounds", bounds=1.0)
+tried("bounds beside lipschitz", bounds=1.0, lipschitz=1.0)
+tried("frame", data=pd.DataFrame({"a": np.ones(50)}))
+tried("list", data={"a": [1.0, 2.0]})
+tried("text", data=np.array(["Ada"] * 50))
+tried("numpy", loss=absolute)
+tried("executor", bs.host.minimize, loss=absolute, executor=2)
+tried("map", bs.host.minimize, loss=absolute, map=2)
+tried("budget", budget=4.0, ledger="people.jsonl")
+tried("privacy", privacy=1.0)
+tried("epsilon", privacy=bs.Privacy(epsilon=1000), checkpoint="run")
+print(json.dumps(said))
+"""
+EXPECTED = {
+    "bounds": "bounds must be made of Clip, Lipschitz and Range, such as bounds=Clip(1.0), got 1.0",
+    "bounds beside lipschitz": "bounds must be made of Clip",
+    "frame": "data is a DataFrame, not an array: give {name: frame[name].to_numpy()",
+    "list": "data['a'][0] is a float, not an array",
+    "text": "data has dtype <U3: a loss computes with numbers",
+    "numpy": "JAX cannot trace the loss",
+    "executor": "executor must be a concurrent.futures executor",
+    "map": "map must be a function like the builtin map, got 2",
+    "budget": "budget must be a Privacy, such as Privacy(epsilon=4), got 4.0",
+    "privacy": "privacy must be a budget such as Privacy(epsilon=4, delta=1e-5), got 1.0",
+    "epsilon": "Give an epsilon of at most",
+}
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mistakes")
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not list(folder.iterdir())  # nothing was begun, so nothing was spent
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("mistake", EXPECTED)
+def test_a_mistake_is_answered_by_a_message_about_itself(said, mistake):
+    assert EXPECTED[mistake] in said[mistake]

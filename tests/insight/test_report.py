@@ -1,0 +1,257 @@
+"""Reports: complete, of one file, with nothing in them that is secret or private."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import blindstep as bs
+from blindstep.cli import app
+from blindstep.insight.report import report_run_directory
+from blindstep.insight.report.content import noise_norms
+from blindstep.insight.report.figures import _binned
+from blindstep.insight.report.markup import percent_up, rounded, scientific, text, up
+from blindstep.private.statement import SECRECY, SEEDED
+from driver_runs import DATA, HORIZON, STEPS, cut_after, run
+from losses import capped_distance, capped_distance_numpy
+
+OUTSIDE = r"https?:|//|url\(|\bsrc=|@import|<link|<script|<iframe|<object|<embed|<base|xlink|srcset"
+# The arrays of a checkpoint that the report may tell about.
+PUBLIC = {"saved.norms", "key.seeded", "memory.0.position", "state.7.round", "state.8.step"}
+SECTIONS = (
+    "What this means for a person",
+    "The guarantee in numbers",
+    "Noise against signal",
+    "How stationary the answer is",
+    "How good the answer is",
+    "The plan, and what binds",
+    "The ledger",
+    "How to reproduce it",
+    "How to cite",
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Two run directories: one finished, one cut off after half of its steps."""
+    directory = tmp_path_factory.mktemp("runs")
+    run("compiled", directory / "whole", seed=None)
+    with pytest.MonkeyPatch.context() as patch:
+        cut_after(patch, STEPS // 2, "compiled", directory / "half", seed=None)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def result():
+    return run()
+
+
+def private_values(directory, *also):
+    """Everything secret or private in a run, as it could be written: keys, sums, records, losses."""
+    state = json.loads((directory / "checkpoint.json").read_text())["state"]
+    with np.load(directory / state) as arrays:
+        secret = {name: arrays[name] for name in arrays.files if name not in PUBLIC}
+    assert {"key.noise", "key.names", "memory.1.buffers", "known.data", *also} <= set(secret)
+    losses = [
+        capped_distance_numpy(x, z) for x in np.atleast_2d(secret["saved.means"]) for z in DATA
+    ]
+    for array in (*secret.values(), DATA, np.asarray(losses)):
+        if array.dtype.kind == "f":
+            for value in map(float, array.ravel()):
+                yield from (repr(value), f"{value:.6g}", f"{value:.5f}")
+        else:
+            yield from (str(int(word)) for word in array.ravel())
+            yield array.tobytes().hex()
+    for word in secret["key.noise"]:
+        yield from (f"{int(word):x}", f"{int(word):08x}")
+
+
+def leaks(page, values):
+    """Which values stand in the page, as whole numbers or words. Short ones say nothing."""
+    words = set(re.findall(r"[0-9a-zA-Z_.+-]+", page))
+    return {value for value in values if len(value.strip("-0.")) >= 5 and value in words}
+
+
+@pytest.mark.parametrize("name", ["whole", "half"])
+def test_a_run_directory_holds_its_secrets(directory, name):
+    page = report_run_directory(directory / name, directory / f"{name}.html").read_text()
+    assert not re.findall(OUTSIDE, page)
+    for heading in SECTIONS:
+        assert heading in page
+    values = set(private_values(directory / name))
+    assert len(values) > 500
+    assert not leaks(page, values)
+    # Power: the same page with a word of the key, a record or a loss added is caught.
+    for value in list(values)[:200]:
+        if len(value.strip("-0.")) >= 5:
+            assert leaks(f"{page} {value}", values)
+    called = json.loads((directory / name / "checkpoint.json").read_text())["run"]
+    assert f"{called}</code> (this run)" in page
+    assert (f"unfinished: step {STEPS // 2} of {STEPS}" in page) == (name == "half")
+    assert ("This run is not finished" in page) == (name == "half")
+    assert text(SEEDED) not in page
+
+
+def test_a_result_has_a_report(result, tmp_path):
+    made = bs.certificate(capped_distance, result.params, DATA, 0.5, public=True, seed=0)
+    page = bs.report(
+        result,
+        tmp_path / "new" / "run.html",
+        title="<b>A & B</b>",
+        public_utility={"accuracy <test>": 0.8765, "grade": "good"},
+        certificate=made,
+    ).read_text()
+    assert not re.findall(OUTSIDE, page)
+    assert "&lt;b&gt;A &amp; B&lt;/b&gt;" in page
+    assert "<b>A" not in page
+    assert "accuracy &lt;test&gt;" in page
+    assert "0.8765" in page
+    assert f"≤ {rounded(made.norm_bound, 4)}" in page
+    assert f"{len(DATA)} public records" in page
+    assert "No ledger was given" in page
+    assert "default-src 'none'" in page
+    assert "prefers-color-scheme: dark" in page
+    assert page.count("<svg") == 3
+
+
+def test_its_words_are_those_of_the_statement(result, tmp_path):
+    page = bs.report(result, tmp_path / "run.html").read_text()
+    for sentence in (*result.privacy.sentences()[:3], SECRECY, SEEDED, result.privacy.arithmetic):
+        assert text(sentence) in page
+    assert "4.37718" in page  # epsilon, to six digits
+    assert "69.2%" in page  # Phi(1/2), rounded up
+    # Delta bounds no probability; what does is Phi(mu/2 - epsilon/mu), here 5 times as large.
+    assert result.privacy.exceeds > 5 * result.privacy.delta
+    assert scientific(up(result.privacy.exceeds, 2)) in page
+    assert "apart from outcomes" not in page
+
+
+def test_every_picture_is_in_the_colours_of_the_page(result, tmp_path):
+    page = bs.report(result, tmp_path / "run.html").read_text()
+    for picture in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        assert not re.findall(r"#[0-9a-f]{6}\b", picture)
+        assert "var(--accent)" in picture
+        assert "font-family" not in picture
+        names = re.findall(r' id="([^"]+)"', picture)
+        assert set(re.findall(r'href="#([^"]+)"', picture)) <= set(names)
+    names = re.findall(r' id="([^"]+)"', page)
+    assert len(names) == len(set(names))
+
+
+def test_a_private_certificate_is_added_to_what_was_spent(result, tmp_path):
+    made = bs.certificate(
+        capped_distance,
+        result.params,
+        DATA,
+        0.5,
+        privacy=bs.Privacy(rho=1.0),
+        ledger=tmp_path / "l.jsonl",
+        bounds=bs.Lipschitz(1.0),
+    )
+    page = bs.report(
+        result, tmp_path / "run.html", ledger=tmp_path / "l.jsonl", certificate=made
+    ).read_text()
+    assert "together are 1.414-Gaussian" in page
+    assert "certificate-" in page
+
+
+def test_an_ask_and_tell_run_in_the_middle_of_a_step(result, tmp_path):
+    """Its directory holds answers of people, and they stay there."""
+    opt = bs.Optimizer(result.plan, np.zeros(2), checkpoint=tmp_path / "votes", cohort="survey")
+    with opt:
+        for _ in range(HORIZON - 1):
+            query = opt.ask()
+            opt.tell(query, [capped_distance_numpy(x, z) for x, z in pairs(query)])
+        query = opt.ask()
+        opt.tell(query, [capped_distance_numpy(x, z) for x, z in pairs(query)][:5], where=range(5))
+    page = report_run_directory(tmp_path / "votes").read_text()
+    assert f"unfinished: step {HORIZON - 1} of {STEPS}" in page
+    assert not re.findall(OUTSIDE, page)
+    values = set(private_values(tmp_path / "votes", "saved.answers"))
+    assert not leaks(page, values)
+
+
+def pairs(query):
+    return zip(query.points, DATA[query.record], strict=True)
+
+
+def test_a_directory_of_the_host_driver_says_what_its_result_says(tmp_path):
+    result = run("host", tmp_path / "host")
+    report = bs.report(result, tmp_path / "a.html").read_text()
+    page = report_run_directory(tmp_path / "host").read_text()
+    assert "finished</span>" in page
+    assert picture_of(report, "noise") == picture_of(page, "noise")
+    assert "survey" not in page
+
+
+def picture_of(page, name):
+    return re.search(rf'<g id="{name}-figure_1">.*?</svg>', page, re.DOTALL)[0]
+
+
+def test_the_noise_level_is_that_of_the_plan(result):
+    plan = result.plan
+    norms = noise_norms(plan, 2 * plan.horizon)
+    per_coordinate = norms / np.sqrt(plan.dim)
+    assert per_coordinate.max() == pytest.approx(plan.release_std_max)
+    assert np.sqrt(np.mean(per_coordinate**2)) == pytest.approx(plan.release_std_mean)
+
+
+def test_many_steps_are_drawn_in_few_points():
+    released = np.random.default_rng(0).uniform(size=100_003)
+    steps, (shown, noise) = _binned(released, np.full(released.size, 2.0))
+    assert len(steps) <= 160
+    assert noise == pytest.approx(2.0)
+    assert np.mean(shown**2) == pytest.approx(np.mean(released**2), rel=1e-3)
+    assert np.array_equal(_binned(np.ones(3), np.ones(3))[0], [0.5, 1.5, 2.5])
+
+
+def test_the_command(directory, tmp_path):
+    out = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["report", str(directory / "half"), "--out", str(out), "--json"])
+    assert json.loads(done.stdout) == {"report": str(out)}
+    assert "<title>Run half</title>" in out.read_text()
+    # By default beside the run directory, which holds secrets, and not into it.
+    done = CliRunner().invoke(app, ["report", str(directory / "whole")])
+    assert done.stdout.startswith(os.fspath(directory / "whole-report.html"))
+    assert not list((directory / "whole").glob("*.html"))
+
+
+def test_refusals(directory, result, tmp_path):
+    assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 2
+    with pytest.raises(bs.InvalidArgument, match="no run directory"):
+        report_run_directory(tmp_path / "nothing")
+    half = shutil.copytree(directory / "half", tmp_path / "half")
+    plan = json.loads((half / "plan.json").read_text())
+    (half / "plan.json").write_text(json.dumps(plan | {"noise_std": 2 * plan["noise_std"]}))
+    with pytest.raises(bs.InvalidArgument, match="not the plan"):
+        report_run_directory(half)
+    (half / "plan.json").unlink()
+    with pytest.raises(bs.InvalidArgument, match="cannot be read"):
+        report_run_directory(half)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(bs.InvalidArgument, match="cannot be written"):
+        bs.report(result, tmp_path / "file" / "run.html")
+
+
+def test_numbers_for_people():
+    assert [rounded(x) for x in (0.0, 1.0, 0.26805, 54321.0, 123.4, 1e-5)] == [
+        *("0", "1", "0.268", "54,321", "123", "10⁻⁵")
+    ]
+    assert [rounded(x, 4) for x in (9.498e-10, 1.41421, -0.5, 99.999)] == [
+        *("9.5 × 10⁻¹⁰", "1.414", "-0.5", "100")
+    ]
+    assert scientific(2.5e-6) == "2.5 × 10⁻⁶"
+    assert [up(x) for x in (1.0, 1.2301, 5.2e-5, 99.91)] == [1.0, 1.24, 5.2e-5, 100.0]
+    assert [percent_up(x) for x in (0.5, 0.5531, 0.553)] == ["50.0%", "55.4%", "55.3%"]
+    assert text('<a href="x">') == "&lt;a href=&quot;x&quot;&gt;"
+
+
+def test_import_stays_light():
+    code = "import sys, blindstep; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

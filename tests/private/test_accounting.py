@@ -1,0 +1,159 @@
+"""Exact Gaussian-DP against brute force, against dp-accounting, and in the direction of safety."""
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+import reference
+from blindstep.errors import InvalidArgument
+from blindstep.private import accounting
+
+MUS = st.floats(1e-3, 30.0)
+DELTAS = st.floats(1e-12, 0.2)
+
+
+@pytest.mark.parametrize(("rho", "epsilon"), [(1.0, 4.3772), (8.0, 65.32)])
+def test_known_values(rho, epsilon):
+    assert accounting.epsilon(rho, 1e-5) == pytest.approx(epsilon, abs=1e-2 if rho > 1 else 1e-4)
+
+
+@given(MUS, DELTAS)
+def test_epsilon_is_enough_and_hardly_more(mu, delta):
+    epsilon = accounting.epsilon(mu, delta)
+    assert reference.gaussian_delta(mu, epsilon) <= delta * (1 + 1e-12)
+    if epsilon > 1e-6:
+        assert reference.gaussian_delta(mu, epsilon * (1 - 1e-6)) > delta * (1 - 1e-9)
+
+
+@given(MUS, st.floats(0.0, 50.0))
+def test_delta_is_never_below_the_truth(mu, epsilon):
+    truth = reference.gaussian_delta(mu, epsilon)
+    assert truth <= accounting.delta(mu, epsilon) <= truth * (1 + 1e-8) + 1e-300
+
+
+@given(st.floats(1e-3, 100.0), DELTAS)
+def test_calibration_never_overshoots_and_hardly_undershoots(epsilon, delta):
+    mu = accounting.mu_for_epsilon(epsilon, delta)
+    assert accounting.epsilon(mu, delta) <= epsilon * (1 + 2e-9)
+    assert reference.gaussian_delta(mu, epsilon) <= delta
+    assert reference.gaussian_delta(mu * (1 + 1e-6), epsilon) > delta
+
+
+@given(MUS, DELTAS)
+def test_there_and_back(mu, delta):
+    epsilon = accounting.epsilon(mu, delta)
+    if epsilon > 1e-6:
+        assert accounting.mu_for_epsilon(epsilon, delta) == pytest.approx(mu, rel=1e-6)
+
+
+def test_against_dp_accounting():
+    # PLD doubles a Gaussian's sensitivity under REPLACE_ONE, so compare on the pair itself.
+    for mu in (0.3, 1.0, 4.0):
+        pld = privacy_loss_distribution.from_gaussian_mechanism(
+            1 / mu, value_discretization_interval=1e-4
+        )
+        theirs = pld.get_epsilon_for_delta(1e-5)
+        assert accounting.epsilon(mu, 1e-5) == pytest.approx(theirs, rel=2e-3)
+        accountant = RdpAccountant(orders=[2.0, 5.0, 20.0])
+        accountant.compose(dp_event.GaussianDpEvent(1 / mu))
+        for order, rdp in zip(accountant._orders, accountant._rdp, strict=True):
+            assert order * mu**2 / 2 == pytest.approx(rdp)
+
+
+def test_composition():
+    assert accounting.compose([3.0, 4.0]) == 5.0
+    assert accounting.compose([]) == 0.0
+
+
+def test_what_is_no_budget_is_refused():
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        for call in (
+            lambda bad=bad: accounting.delta(bad, 1.0),
+            lambda bad=bad: accounting.epsilon(bad, 1e-5),
+            lambda bad=bad: accounting.epsilon(1.0, bad),
+            lambda bad=bad: accounting.mu_for_epsilon(bad, 1e-5),
+            lambda bad=bad: accounting.mu_for_epsilon(1.0, bad),
+            lambda bad=bad: accounting.exceeds(bad, 1.0),
+        ):
+            with pytest.raises(InvalidArgument):
+                call()
+    for bad in (-1.0, math.nan, math.inf):
+        with pytest.raises(InvalidArgument, match="epsilon must be at least 0"):
+            accounting.delta(1.0, bad)
+    with pytest.raises(InvalidArgument, match="below 1"):
+        accounting.epsilon(1.0, 1.0)
+
+
+def test_the_ends_of_the_ranges_are_safe():
+    """Where the formula loses its digits, the answer is that of a larger mu: never too small."""
+    for mu in (5e-324, 1e-17, 1e-9):
+        assert accounting.delta(mu, 0.0) >= mu / math.sqrt(2 * math.pi)
+        assert accounting.epsilon(mu, 1e-12) == accounting.epsilon(1e-7, 1e-12)
+    assert accounting.delta(1e-7, 1e9) == 0.0
+    assert accounting.delta(1e-7, 1e300) == 0.0
+    assert accounting.epsilon(1e-7, 0.1) == 0.0
+    # Phi(a) - e^epsilon Phi(a - mu) = 1/2 at a close to 0: epsilon is close to mu^2 / 2.
+    assert accounting.epsilon(1e6, 0.5) >= 0.5e12
+    assert accounting.epsilon(1e6, 0.5) == pytest.approx(0.5e12, rel=1e-8)
+    with pytest.raises(InvalidArgument, match="needs a mu below 1e-07"):
+        accounting.mu_for_epsilon(1e-9, 1e-12)
+    with pytest.raises(InvalidArgument, match="protects nobody"):
+        accounting.epsilon(1.1e6, 0.5)
+    with pytest.raises(InvalidArgument, match="protects nobody"):
+        accounting.mu_for_epsilon(1e12, 0.5)
+
+
+# -- what delta is not -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epsilon", "times"), [(1.0, 16), (0.1, 111)])
+def test_the_loss_exceeds_epsilon_with_more_than_delta(epsilon, times):
+    mu = accounting.mu_for_epsilon(epsilon, 1e-5)
+    assert accounting.exceeds(mu, epsilon) / 1e-5 == pytest.approx(times, abs=0.5)
+
+
+@pytest.mark.parametrize(("scale", "right"), [(1.0, True), (0.9, False)])
+def test_exceeds_is_the_probability_of_a_large_loss(scale, right):
+    """The privacy loss of x ~ N(mu, 1) is log p(x) / q(x) = mu x - mu^2 / 2: counted."""
+    mu, epsilon, number = 1.3, 2.0, 400_000
+    x = mu + np.random.default_rng(0).normal(size=number)
+    losses = stats.norm.logpdf(x, mu) - stats.norm.logpdf(x, 0)
+    seen = int(np.sum(losses > epsilon))
+    p = stats.binomtest(seen, number, scale * accounting.exceeds(mu, epsilon)).pvalue
+    assert bool(p > 1e-6) is right
+    # delta is the mean of what is left of such losses: 1 - e^(epsilon - loss).
+    left = np.maximum(0, 1 - np.exp(epsilon - losses))
+    error = left.std() / math.sqrt(number)
+    off = abs(left.mean() - scale * accounting.delta(mu, epsilon))
+    assert bool(off < 5 * error) is right
+
+
+# -- slack -----------------------------------------------------------------------------------------
+
+
+@given(st.floats(0.01, 3.0), st.floats(1e-9, 0.1), st.floats(1e-60, 1e-12))
+def test_the_slack_is_taken_off_delta(mu, delta, slack):
+    """A total variation of `slack` on both sides costs (1 + e^epsilon) slack."""
+    try:
+        epsilon = accounting.epsilon(mu, delta, slack)
+    except InvalidArgument:
+        assert slack * math.exp(accounting.epsilon(mu, delta / 2)) > delta / 3
+        return
+    left = delta - (1 + math.exp(epsilon)) * slack
+    assert reference.gaussian_delta(mu, epsilon) <= left * (1 + 1e-10)
+    assert epsilon >= accounting.epsilon(mu, delta) * (1 - 1e-12)
+
+
+def test_slack_of_whole_number_noise_changes_nothing_until_it_cannot_be_stated():
+    plain = accounting.epsilon(1.0, 1e-5)
+    assert accounting.epsilon(1.0, 1e-5, 1e-40) == plain
+    assert accounting.epsilon(1.0, 1e-5, 1e-8) > plain
+    with pytest.raises(InvalidArgument, match="too large to be stated"):
+        accounting.epsilon(20.0, 1e-5, 1e-40)

@@ -1,0 +1,122 @@
+"""What is said is true as written: the numbers of each sentence, by Monte Carlo and closed form."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import reference
+from blindstep.errors import InvalidArgument
+from blindstep.private import accounting
+from blindstep.private.statement import (
+    DEFAULT_DELTA,
+    Privacy,
+    delta_sentence,
+    gaussian_sentence,
+    statement,
+)
+from gates import make_terms
+
+NUMBER = r"([0-9.]+(?:e[+-]?[0-9]+)?)"
+
+
+def numbers_in(pattern, text):
+    found = re.search(pattern.replace("#", NUMBER), text)
+    assert found, text
+    return [float(number) for number in found.groups()]
+
+
+# -- budgets ---------------------------------------------------------------------------------------
+
+
+def test_a_budget_is_epsilon_and_delta_or_rho():
+    asked = Privacy(epsilon=4.0)
+    assert asked.delta == DEFAULT_DELTA == 1e-5
+    assert asked.rho == accounting.mu_for_epsilon(4.0, 1e-5)
+    assert Privacy(rho=1.0).epsilon == pytest.approx(4.3772, abs=1e-4)
+    for neither in ({}, {"epsilon": 1.0, "rho": 1.0}):
+        with pytest.raises(InvalidArgument, match="either"):
+            Privacy(**neither)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, True])
+def test_bad_budgets_are_refused(bad):
+    with pytest.raises(InvalidArgument, match="rho"):
+        Privacy(rho=bad)
+    with pytest.raises(InvalidArgument, match="epsilon"):
+        Privacy(epsilon=bad)
+    with pytest.raises(InvalidArgument, match="delta"):
+        Privacy(epsilon=1.0, delta=bad)
+
+
+# -- sentences -------------------------------------------------------------------------------------
+
+
+@given(st.floats(1e-3, 20.0), st.floats(1e-12, 0.1))
+def test_what_is_printed_holds_too(mu, delta):
+    """Printed numbers are rounded up: mu, zCDP, epsilon, delta and the probability."""
+    (said,) = numbers_in(r"is #-Gaussian", gaussian_sentence(mu))
+    (drawn, zcdp) = numbers_in(r"one of N\(#, 1\). That is #-zCDP", gaussian_sentence(mu))
+    assert mu <= said == drawn <= mu * (1 + 2e-5)
+    assert mu**2 / 2 <= zcdp <= mu**2 / 2 * (1 + 2e-5)
+    epsilon = accounting.epsilon(mu, delta)
+    exceeds = accounting.exceeds(mu, epsilon)
+    text = delta_sentence(epsilon, delta, exceeds)
+    (first, second) = numbers_in(r"It is \(#, #\)-DP", text)
+    (exponent, added) = numbers_in(r"e\^# times its probability plus #\. ", text)
+    (likely,) = numbers_in(r"is up to #\.$", text)
+    assert epsilon <= first == exponent <= epsilon * (1 + 2e-5)
+    assert delta <= second == added <= delta * (1 + 2e-5)
+    assert exceeds <= likely <= exceeds * 1.11
+    if first > 0:
+        assert reference.gaussian_delta(mu, first) <= added * (1 + 1e-10)
+
+
+def test_the_two_sentences_about_epsilon_by_monte_carlo():
+    """Events {x > c} of N(mu, 1) against N(0, 1), which are the worst ones, and large losses."""
+    mu, number = 0.8, 10**6
+    epsilon = accounting.epsilon(mu, 0.01)
+    x = np.random.default_rng(0).normal(size=number)
+    text = delta_sentence(epsilon, 0.01, accounting.exceeds(mu, epsilon))
+    (factor, added) = numbers_in(r"e\^# times its probability plus #\. ", text)
+    thresholds = np.linspace(-1, 4, 51)
+    with_one = np.mean(x[:, None] + mu > thresholds, axis=0)
+    with_other = np.mean(x[:, None] > thresholds, axis=0)
+    gain = with_one - math.exp(factor) * with_other
+    error = 5 * math.sqrt((1 + math.exp(2 * factor)) * 0.1 / number)
+    assert gain.max() < added + error
+    assert gain.max() > 0.8 * added  # and no smaller number would be true
+    (likely,) = numbers_in(r"is up to #\.$", text)
+    seen = np.mean(mu * (x + mu) - mu**2 / 2 > epsilon)
+    assert 0.9 * likely < seen < likely + 5 * math.sqrt(likely / number)
+    assert likely > 2 * added  # delta is not that probability
+
+
+def test_a_statement_has_the_numbers_of_its_terms():
+    terms = make_terms("blt", 4, size=5, records=20, blocks=7, noise_std=2.0)
+    said = statement(terms, 1e-6, seeded=False)
+    assert (said.mu, said.slack, said.delta) == (terms.mu(), terms.slack(), 1e-6)
+    assert said.epsilon == accounting.epsilon(terms.mu(), 1e-6, terms.slack())
+    assert said.exceeds == accounting.exceeds(said.mu, said.epsilon) > 1e-6
+    text = str(said)
+    assert "Protected: one record" in text
+    assert "norm at most 1 in a gradient and 0.5 in a difference" in text
+    assert f"at most {terms.schedule.passes} releases" in text
+    assert "exact: sums and discrete Gaussian noise are whole multiples" in text
+    assert "its secrecy is computational" in text
+    assert "seed" not in text
+    (slack,) = numbers_in(r"total variation of #\.", text)
+    assert said.slack <= slack <= 2 * said.slack
+    assert json.loads(json.dumps(said.to_dict()))["mu"] == said.mu
+    assert len(said.sentences()) == 7
+
+
+def test_a_seeded_run_says_so_and_one_pass_is_one_release():
+    said = statement(make_terms("independent", 1, blocks=2, noise_std=2.0), 1e-5, seeded=True)
+    assert "NOT private against anyone who knows or can guess the seed" in said.sentences()[-1]
+    assert "answers in at most 1 release." in str(said)
+    assert "difference" not in str(said)
