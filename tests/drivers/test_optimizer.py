@@ -1,5 +1,7 @@
 """Ask/tell: in any order, in parts, by several threads; and nothing private is shown."""
 
+import pathlib
+import runpy
 import threading
 
 import jax.numpy as jnp
@@ -201,3 +203,11 @@ def test_threads_may_share_it(whole, tmp_path):
     assert account.next_step == 2 * HORIZON
     answer_in_parts(opt)
     assert same(opt.result(), whole)
+
+
+def test_the_votes_example():
+    path = pathlib.Path(__file__).parents[2] / "examples" / "votes.py"
+    said = runpy.run_path(str(path))["run"](users=20_000, epsilon=1.0, seed=0)
+    assert said["before"] < 0.6
+    assert said["after"] > said["before"] + 0.15
+    assert said["after"] < said["best possible"]

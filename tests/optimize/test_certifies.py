@@ -21,7 +21,6 @@ SMALL = {"dim": 2, "privacy": Privacy(rho=9.0), "radius": 1.0, "lipschitz": 1.0,
 @pytest.mark.parametrize(
     ("asked", "whose", "says"),
     [
-        ({"records": 3000}, POPULATION, "if the records are independent draws"),
         ({"records": 3000, "passes": 3}, POPULATION, "One of 3 passes"),
         ({"records": 30, "passes": 2000}, RECORDS, "every step takes all of them"),
         ({"records": 30, "passes": 2000, "preset": "klt"}, RECORDS, "their own bound"),
@@ -43,8 +42,8 @@ def test_what_is_certified_for_whom(asked, whose, says):
 
 def test_batches_of_some_records_in_several_passes_certify_nothing():
     several = {"records": 1000, "passes": 10}
-    for fixed in ({"first_batch": 50}, {"first_batch": 50, "diff_batch": 5, "period": 4}):
-        made = plan(**SMALL, **several, **fixed)
+    for fixed in ({"period": 1}, {"diff_batch": 5, "period": 4}):
+        made = plan(**SMALL, **several, first_batch=50, horizon=8, **fixed)
         assert made.certifies is None is made.tolerance
         assert not made.vacuous
         assert 1 < made.passes <= 10
@@ -56,7 +55,7 @@ def test_batches_of_some_records_in_several_passes_certify_nothing():
     made = plan(**SMALL, **several, horizon=50, rounds=100)
     assert (made.certifies, made.horizon, made.rounds) == (None, 50, 100)
     # A ready plan that is told to go on is not what it was.
-    once = plan(**SMALL, records=1000, first_batch=50)
+    once = plan(**SMALL, records=1000, first_batch=50, horizon=4, period=1)
     assert dataclasses.replace(once, rounds=10 * once.rounds).tolerance is None
 
 
@@ -70,20 +69,20 @@ def test_a_round_that_leaves_the_radius_certifies_nothing():
 
 
 def test_the_promise_of_a_file_cannot_be_changed():
-    told = plan(**SMALL, records=3000).to_dict()
+    told = plan(**SMALL, records=3000, horizon=50, first_batch=2).to_dict()
     with pytest.raises(InvalidArgument, match="certifies is 'the mean over the records' there"):
         Plan.from_json(json.dumps({**told, "certifies": RECORDS}))
 
 
 def test_more_passes_are_never_worse_and_the_best_number_of_them_is_found():
     asked = {**SMALL, "records": 40, "oracle": "naive"}
-    bounds = [plan(**asked, passes=passes).tolerance for passes in (1, 100, 1000, 10**5)]
+    bounds = [plan(**asked, passes=passes).tolerance for passes in (1, 1000, 10**5)]
     assert bounds == sorted(bounds, reverse=True)
     made = plan(**asked, passes=10**5)
     assert made.passes < 10**5  # more would only add noise
     best = min(
         dataclasses.replace(made, horizon=t, rounds=k, reach=(1 - made.smoothing) / t).tolerance
-        for t, k in itertools.product(np.geomspace(10, 10**4, 40).astype(int), range(1, 60, 2))
+        for t, k in itertools.product(np.geomspace(10, 10**4, 16).astype(int), range(1, 40, 3))
     )
     assert made.tolerance <= 1.01 * best
 

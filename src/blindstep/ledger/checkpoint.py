@@ -57,9 +57,7 @@ class CheckpointMeta:
         origin, length, sha256 = self.ledger
         for text in (self.run, self.plan, self.data, origin, sha256):
             if not isinstance(text, str) or not text:
-                raise InvalidArgument(
-                    f"a run's name and all fingerprints are strings, not empty; got {text!r}."
-                )
+                raise InvalidArgument(f"names and hashes are strings, not empty, got {text!r}.")
         object.__setattr__(self, "position", count("position", self.position, 0))
         object.__setattr__(self, "ledger", Head(origin, count("length", length), sha256))
 
@@ -150,7 +148,8 @@ class Checkpoint:
             meta = CheckpointMeta(**told, ledger=Head(*body["ledger"]))
             return meta, body["state"], str(body["state_sha256"]), content
         except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointDamaged(f"{path} is not as it was written: {error}.") from error
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
+            raise CheckpointDamaged(f"{path} is not as it was written: {reason}.") from error
 
     def _read(self, name: str) -> tuple[Arrays, CheckpointMeta]:
         meta, state, sha256, _ = self._describe(name)

@@ -77,7 +77,7 @@ def scan(path: str, content: bytes, visit: Visit, expected: Head | None = None) 
                 raise ValueError("it does not follow the line before it")
             visit(body)
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
             raise LedgerDamaged(
                 f"{path}, line {number + 1}: {reason}. The file is not as it was written. "
                 f"{_RESTORE}."

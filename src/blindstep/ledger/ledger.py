@@ -51,12 +51,10 @@ def read_ledger(path: str | os.PathLike[str]) -> Account:
 
 def cohort_of(path: str | os.PathLike[str]) -> str | None:
     """What the ledger at `path` calls its people; None if there is no ledger, or an empty one."""
-    if not os.path.exists(path):
-        return None
-    try:
-        return read_ledger(path).cohort
-    except LedgerMismatch:
-        return None
+    account, name = Account(), os.path.realpath(path)
+    if os.path.exists(name):
+        scan(name, read_bytes(name), account.apply)
+    return account.cohort
 
 
 class Ledger:

@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 
 from blindstep.errors import InvalidArgument
 
-_MARK = b',"sha256":"'
-_END = b'"}'
+_MARK, _END = b',"sha256":"', b'"}'
 _SEAL = len(_MARK) + 64 + len(_END)
 
 
