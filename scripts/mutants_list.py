@@ -47,16 +47,16 @@ MUTANTS = (
     mutant(
         "clip removed",
         CLIP,
-        "scale = jnp.where(norm > aim, aim / norm, 1.0) / unit_of(bound, batch)",
-        "scale = jnp.ones_like(norm) / unit_of(bound, batch)",
+        "scale = jnp.where(norm > aim, aim / norm, 1.0) * 2.0",
+        "scale = jnp.ones_like(norm) * 2.0",
         CLIPPED,
         test_of("private", "clip", "no_input_counts_more_than_the_bound"),
     ),
     mutant(
         "a clip that rounding carries beyond its bound",
         CLIP,
-        "aim = bound * _inside(vectors.shape[1], batch)",
-        "aim = bound * 1.0",
+        "keep, aim = jnp.isfinite(norm), _inside(vectors.shape[1], batch)",
+        "keep, aim = jnp.isfinite(norm), 1.0",
         test_of("private", "clip", "no_input_counts_more_than_the_bound"),
     ),
     mutant(
@@ -76,9 +76,9 @@ MUTANTS = (
     mutant(
         "NaN passed through",
         CLIP,
-        "keep = jnp.isfinite(norm)",
-        "keep = jnp.ones_like(norm, bool)",
-        test_of("private", "gate", "what_one_record_says_does_not_change_how_others_count"),
+        "keep, aim = jnp.isfinite(norm), ",
+        "keep, aim = jnp.ones_like(norm, bool), ",
+        test_of("private", "sensitivity", "what_one_record_says_does_not_change_how_others_count"),
     ),
     mutant(
         "a sum that runs on into the next block",
@@ -92,7 +92,7 @@ MUTANTS = (
         TERMS,
         "+ off * entered, entered / STD",
         "+ off * entered, 0.0 * entered",
-        test_of("private", "gate", "snapping_costs_what_it_is_said_to_cost"),
+        test_of("private", "sensitivity", "snapping_costs_what_it_is_said_to_cost"),
     ),
     mutant(
         "sums not snapped to the lattice",
@@ -107,7 +107,9 @@ MUTANTS = (
         TERMS,
         "return self.mu_per_pass() * math.sqrt(self.schedule.passes)",
         "return self.mu_per_pass()",
-        test_of("private", "gate", "passes_compose_in_squares_and_a_begun_pass_counts_whole"),
+        test_of(
+            "private", "sensitivity", "passes_compose_in_squares_and_a_begun_pass_counts_whole"
+        ),
     ),
     mutant(
         "passes not composed in the noise",
@@ -150,14 +152,14 @@ MUTANTS = (
         TERMS,
         "(1 + 4 * np.finfo(np.float64).eps)",
         "(1 - 1e-9)",
-        test_of("private", "gate", "calibration_never_overshoots_and_wastes_nothing"),
+        test_of("private", "sensitivity", "calibration_never_overshoots_and_wastes_nothing"),
     ),
     mutant(
         "noise that moves with its own statement",
         TERMS,
         "return worst / (EFFECTIVE * float(self.noise_std))",
         "return 0.5 * worst / (EFFECTIVE * float(self.noise_std))",
-        test_of("private", "gate", "mu_is_the_brute_force_one"),
+        test_of("private", "sensitivity", "mu_is_the_brute_force_one"),
     ),
     # -- ledger -----------------------------------------------------------------------------------
     Mutant(

@@ -23,7 +23,7 @@ AHEAD_TEST = test_of(
     "private", "gate", "noise_drawn_ahead_and_data_of_its_rows_alone_change_no_bit"
 )
 DENSE = test_of("private", "gate", "a_release_is_the_dense_formula_on_the_same_noise")
-BRUTE = test_of("private", "gate", "mu_is_the_brute_force_one")
+BRUTE = test_of("private", "sensitivity", "mu_is_the_brute_force_one")
 PAPERS = "np.full(self.steps, 2 * np.log(self.steps))"
 
 OF_NOISE = (
@@ -52,7 +52,7 @@ OF_NOISE = (
         "noise_std = 0.9 * float(np.max(moved / left))",
         PAPER,
         TIGHT,
-        test_of("private", "gate", "calibration_never_overshoots_and_wastes_nothing"),
+        test_of("private", "sensitivity", "calibration_never_overshoots_and_wastes_nothing"),
     ),
     mutant(
         "noise x 0.9: in the sampler",
@@ -100,7 +100,7 @@ OF_NOISE = (
         TERMS,
         "return self.first_clip if kind is Kind.GRAD else self.diff_clip",
         "return self.first_clip",
-        BRUTE,
+        test_of("private", "sensitivity", "hostile_neighbours_move_a_block_by_its_cost_at_most"),
     ),
     # -- noise used twice, or known ----------------------------------------------------------------
     Mutant(

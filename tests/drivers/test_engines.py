@@ -69,10 +69,11 @@ def check_killed(tmp_path, alone, **engine):
 # -- local processes ------------------------------------------------------------------------------
 
 
-def test_loky_with_a_killed_worker(tmp_path, alone):
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_loky_with_a_killed_worker(tmp_path, alone, workers):
     from loky import get_reusable_executor
 
-    check_killed(tmp_path, alone, executor=lambda: get_reusable_executor(max_workers=2))
+    check_killed(tmp_path, alone, executor=lambda: get_reusable_executor(max_workers=workers))
 
 
 @pytest.mark.slow

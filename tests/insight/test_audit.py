@@ -179,7 +179,13 @@ CASES = {
     "paper": {"horizon": 16, "dim": 10, "records": 100_000},
     "tight": {"preset": "tight", "dim": 10, "records": 100_000},
     "klt": {"preset": "klt", "dim": 10, "records": 1_000},
-    "nine passes": {"preset": "tight", "horizon": 4, "sharing": "block", "passes": 9},
+    "nine passes": {
+        "preset": "tight",
+        "horizon": 4,
+        "sharing": "block",
+        "passes": 9,
+        "first_batch": 150,
+    },
     "own spheres": VARIANCE_REDUCED | {"sampler": "sphere", "sharing": "record"},
     "shared spheres": VARIANCE_REDUCED | {"sampler": "sphere", "sharing": "block", "directions": 5},
 }
@@ -219,7 +225,7 @@ BUGS = {
     "no clip": (
         gate,
         "clip",
-        lambda f: lambda v, bound, batch: jnp.rint(v / gate.unit_of(bound, batch)),
+        lambda f: lambda v, bound, n: jnp.rint(v / gate.unit_of(bound, n)),
     ),
     "clip of one side": (
         gate,

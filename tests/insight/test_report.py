@@ -16,7 +16,7 @@ from blindstep.cli import app
 from blindstep.insight.report import report_run_directory
 from blindstep.insight.report.content import noise_norms
 from blindstep.insight.report.figures import _binned
-from blindstep.insight.report.markup import percent_up, rounded, scientific, text, up
+from blindstep.insight.report.markup import rounded, rounded_up, scientific, text
 from blindstep.private.statement import SECRECY, SEEDED
 from driver_runs import DATA, HORIZON, STEPS, cut_after, run
 from losses import capped_distance, capped_distance_numpy
@@ -112,7 +112,7 @@ def test_a_result_has_a_report(result, tmp_path):
     assert "<b>A" not in page
     assert "accuracy &lt;test&gt;" in page
     assert "0.8765" in page
-    assert f"≤ {rounded(made.norm_bound, 4)}" in page
+    assert f"≤ {rounded_up(made.norm_bound, 4)}" in page
     assert f"{len(DATA)} public records" in page
     assert "No ledger was given" in page
     assert "default-src 'none'" in page
@@ -128,7 +128,7 @@ def test_its_words_are_those_of_the_statement(result, tmp_path):
     assert "69.2%" in page  # Phi(1/2), rounded up
     # Delta bounds no probability; what does is Phi(mu/2 - epsilon/mu), here 5 times as large.
     assert result.privacy.exceeds > 5 * result.privacy.delta
-    assert scientific(up(result.privacy.exceeds, 2)) in page
+    assert scientific(result.privacy.exceeds) in page
     assert "apart from outcomes" not in page
 
 
@@ -157,7 +157,7 @@ def test_a_private_certificate_is_added_to_what_was_spent(result, tmp_path):
     page = bs.report(
         result, tmp_path / "run.html", ledger=tmp_path / "l.jsonl", certificate=made
     ).read_text()
-    assert "together are 1.414-Gaussian" in page
+    assert "together are 1.415-Gaussian" in page
     assert "certificate-" in page
 
 
@@ -240,15 +240,17 @@ def test_refusals(directory, result, tmp_path):
 
 
 def test_numbers_for_people():
-    assert [rounded(x) for x in (0.0, 1.0, 0.26805, 54321.0, 123.4, 1e-5)] == [
-        *("0", "1", "0.268", "54,321", "123", "10⁻⁵")
+    assert [rounded(x) for x in (0.0, 1.0, 0.26805, 54321.0, 120.4, 1e-5)] == [
+        *("0", "1", "0.268", "54,321", "120", "10⁻⁵")
     ]
     assert [rounded(x, 4) for x in (9.498e-10, 1.41421, -0.5, 99.999)] == [
         *("9.5 × 10⁻¹⁰", "1.414", "-0.5", "100")
     ]
-    assert scientific(2.5e-6) == "2.5 × 10⁻⁶"
-    assert [up(x) for x in (1.0, 1.2301, 5.2e-5, 99.91)] == [1.0, 1.24, 5.2e-5, 100.0]
-    assert [percent_up(x) for x in (0.5, 0.5531, 0.553)] == ["50.0%", "55.4%", "55.3%"]
+    # What is promised is never printed below the truth.
+    assert [scientific(x) for x in (2.5e-6, 1.01e-5)] == ["2.5 × 10⁻⁶", "1.1 × 10⁻⁵"]
+    assert [rounded_up(x) for x in (1.0, 1.2301, 5.21e-5, 99.91, 1231.0)] == [
+        *("1", "1.24", "5.3 × 10⁻⁵", "100", "1,240")
+    ]
     assert text('<a href="x">') == "&lt;a href=&quot;x&quot;&gt;"
 
 

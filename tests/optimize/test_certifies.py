@@ -36,7 +36,7 @@ def test_what_is_certified_for_whom(asked, whose, says):
     assert made.certifies == whose == made.to_dict()["certifies"]
     assert made.tolerance == made.bound.total
     assert says in made.explain()
-    assert dict((row[0], row[2]) for row in made.rows())["tolerance"].count(whose) == 1
+    assert {row[0]: row[2] for row in made.rows()}["tolerance"].count(whose) == 1
     assert (made.passes == 1) or (made.first_batch, made.period) == (made.records, 1)
 
 

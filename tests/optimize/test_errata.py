@@ -1,4 +1,4 @@
-"""Errata of the paper: for each entry of docs/errata.md, what is printed and what is true, in numbers."""
+"""Errata of the paper: for each entry of docs/errata.md what is printed, and what is true."""
 
 import math
 

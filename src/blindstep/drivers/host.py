@@ -92,24 +92,9 @@ def minimize(
         privacy: the budget, such as Privacy(epsilon=4, delta=1e-5).
         radius: Goldstein radius of the answer.
         plan: a ready plan (`blindstep.plan`) instead of `privacy`, `radius` and the choices below.
-        preset: "tight" (default), "paper" or "klt".
-        lipschitz: Lipschitz bound of the loss. Enforced by clamping: privacy does not rest on it.
-        gap: bound on F(params) - inf F.
-        bounds: further bounds, such as Clip(1.0) or Range(0, 1).
-        oracle: "naive" or "variance-reduced".
-        horizon: steps in a round.
-        period: steps from one fresh gradient to the next.
-        rounds: restarts of the learner.
-        passes: times that the run goes through the records.
-        first_batch: records of a fresh gradient.
-        diff_batch: records of a gradient difference.
-        directions: random directions for each record.
-        evaluations: the most loss evaluations of the run.
-        mechanism: the noise: "independent", "tree", "sqrt" or "blt".
-        sampler: the directions: "structured", "haar" or "sphere".
-        sharing: directions for each "record", or shared by a "block".
-        smoothing: how far from a point the loss is evaluated.
-        reach: the longest step.
+        preset, lipschitz, gap, bounds, oracle, horizon, period, rounds, passes, first_batch,
+            diff_batch, directions, evaluations, mechanism, sampler, sharing, smoothing, reach:
+            choices of the plan, as in `blindstep.minimize`.
         executor: a `concurrent.futures` executor, or a function that makes one. With a function, a
             pool that broke with a worker is replaced, and the tasks that were lost are repeated.
         map: a function like the builtin map instead, such as a pool's `map` or `ray_map`.

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from blindstep.errors import InvalidArgument, count, probability
 from blindstep.insight import audit_bounds as bounds
 from blindstep.insight.audit_canaries import run_with_canaries
-from blindstep.insight.audit_runs import Trials, keys_needed, run_trials
+from blindstep.insight.audit_runs import keys_needed, run_trials
 from blindstep.insight.audit_scene import Scene
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.prefix import matrix_of
@@ -150,24 +150,44 @@ def audit(
         if method == "many-runs":
             keys = _noise_keys(keys_needed(plan, pairs), seed)
             trials = run_trials(scene, claimed, pairs, rng, keys)
-            return _of_trials(scene, claimed, trials, confidence)
-        (key,) = _noise_keys(1, seed)
-        guesses = run_with_canaries(scene, pairs, rng, key)
-    number, root = len(guesses.scores), math.sqrt(plan.passes)
-    lower = root * bounds.mu_from_guesses(guesses.correct, number, confidence)
-    right = round(number * (1 + math.erf(claimed / root / math.sqrt(8))) / 2)
-    return _result(
-        scene,
-        claimed,
+        else:
+            trials = run_with_canaries(scene, pairs, rng, _noise_keys(1, seed)[0])
+        epsilon = accounting.epsilon(claimed, plan.delta, scene.terms.slack())
+        checks = {
+            **trials.checks,
+            "epsilon is that of mu": epsilon >= (1 - 1e-7) * bounds.epsilon_at(claimed, plan.delta)
+            and plan.epsilon >= (1 - 1e-6) * bounds.epsilon_at(plan.rho, plan.delta),
+            "no record answers more often than the passes say": rows_are_disjoint(scene),
+        }
+    worlds = trials.scores, trials.neighbour_scores
+    # What one trial attacks is one pass, and all records of the group.
+    factor = math.sqrt(plan.passes) / trials.group
+    if method == "many-runs":
+        number = len(trials.scores)
+        lower = bounds.mu_lower_bound(*worlds, confidence=confidence)
+        expected = bounds.expected_lower_bound(claimed / factor, number, confidence)
+    else:
+        number = sum(map(len, worlds))
+        right = np.sum(~(trials.scores > 0)) + np.sum(trials.neighbour_scores > 0)
+        lower = bounds.mu_from_guesses(int(right), number, confidence)
+        usual = round(number * (1 + math.erf(claimed / factor / math.sqrt(8))) / 2)
+        expected = bounds.mu_from_guesses(usual, number, confidence)
+    return Audit(
         method=method,
-        lower=lower,
-        expected=root * bounds.mu_from_guesses(right, number, confidence),
+        preset=plan.preset,
+        claimed_mu=claimed,
+        claimed_epsilon=epsilon,
+        delta=plan.delta,
+        lower_bound_mu=factor * lower,
+        lower_bound_epsilon=bounds.epsilon_at(factor * lower, plan.delta),
+        expected_lower_bound_mu=factor * expected,
         confidence=confidence,
         pairs=number,
-        group=1,
-        checks=guesses.checks,
-        scores=guesses.scores[~guesses.coins],
-        neighbour_scores=guesses.scores[guesses.coins],
+        passes=plan.passes,
+        group=trials.group,
+        checks=checks,
+        scores=trials.scores,
+        neighbour_scores=trials.neighbour_scores,
     )
 
 
@@ -184,49 +204,6 @@ def claimed_mu(scene: Scene) -> float:
         columns = np.linalg.norm(matrix_of(terms.mechanism), axis=0)
         share = float(np.max(sensitivities * columns) / (sensitivities.max() * columns.max()))
     return min(plan.mu, plan.privacy.rho * share)
-
-
-def _of_trials(scene: Scene, claimed: float, trials: Trials, confidence: float) -> Audit:
-    factor = math.sqrt(scene.plan.passes) / trials.group
-    lower = bounds.mu_lower_bound(trials.scores, trials.neighbour_scores, confidence=confidence)
-    number = len(trials.scores)
-    return _result(
-        scene,
-        claimed,
-        method="many-runs",
-        lower=factor * lower,
-        expected=factor * bounds.expected_lower_bound(claimed / factor, number, confidence),
-        confidence=confidence,
-        pairs=number,
-        group=trials.group,
-        checks=trials.checks,
-        scores=trials.scores,
-        neighbour_scores=trials.neighbour_scores,
-    )
-
-
-def _result(
-    scene: Scene, claimed: float, *, lower: float, expected: float, checks: Any, **rest: Any
-) -> Audit:
-    plan = scene.plan
-    epsilon = accounting.epsilon(claimed, plan.delta, scene.terms.slack())
-    exact = {
-        "epsilon is that of mu": epsilon >= (1 - 1e-7) * bounds.epsilon_at(claimed, plan.delta)
-        and plan.epsilon >= (1 - 1e-6) * bounds.epsilon_at(plan.rho, plan.delta),
-        "no record answers more often than the passes say": rows_are_disjoint(scene),
-    }
-    return Audit(
-        preset=plan.preset,
-        claimed_mu=claimed,
-        claimed_epsilon=epsilon,
-        delta=plan.delta,
-        lower_bound_mu=lower,
-        lower_bound_epsilon=bounds.epsilon_at(lower, plan.delta),
-        expected_lower_bound_mu=expected,
-        passes=plan.passes,
-        checks={**checks, **exact},
-        **rest,
-    )
 
 
 def rows_are_disjoint(scene: Scene) -> bool:

@@ -26,7 +26,6 @@ def clopper_pearson_upper(hits: int, trials: int, miss: float) -> float:
 def mu_lower_bound(
     scores: Float[np.ndarray, " n"],
     neighbour_scores: Float[np.ndarray, " m"],
-    threshold: float = 0.0,
     confidence: float = 0.999,
 ) -> float:
     """Mu that must hold, with this confidence, given scores from two neighbouring data sets.
@@ -34,14 +33,13 @@ def mu_lower_bound(
     An attack with true positive rate a and false positive rate b proves mu >= Phi^-1(a) - Phi^-1(b)
     (Dong, Roth and Su 2022: a mu-Gaussian-DP mechanism admits no other). Each rate is bounded by
     Clopper and Pearson (1934) at half of the allowed failure probability, so scores of the two data
-    sets may depend on each other; those of one data set must be independent, and the threshold
-    fixed beforehand.
+    sets may depend on each other; those of one data set must be independent, and the threshold is
+    0, fixed beforehand.
     """
     miss = (1 - confidence) / 2
-    caught = clopper_pearson_lower(
-        int(np.sum(neighbour_scores > threshold)), len(neighbour_scores), miss
-    )
-    false = clopper_pearson_upper(int(np.sum(scores > threshold)), len(scores), miss)
+    hits, alarms = int(np.sum(neighbour_scores > 0)), int(np.sum(scores > 0))
+    caught = clopper_pearson_lower(hits, len(neighbour_scores), miss)
+    false = clopper_pearson_upper(alarms, len(scores), miss)
     return max(0.0, float(stats.norm.ppf(caught) - stats.norm.ppf(false)))
 
 

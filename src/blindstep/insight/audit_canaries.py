@@ -7,46 +7,22 @@ are counted (`audit_bounds.mu_from_guesses` says why that is sound).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from jaxtyping import Float
 
-from blindstep.insight.audit_runs import measured_costs
+from blindstep.insight.audit_runs import Trials, measured_costs
 from blindstep.insight.audit_scene import Scene
 
 # Blocks handled at once, within this many numbers.
 _NUMBERS = 2**25
 
 
-@dataclass(frozen=True)
-class Guesses:
-    """What came of it.
-
-    Attributes:
-        scores: the likelihood-ratio score of each block, in units of its standard deviation.
-        coins: whether each canary stood at z = +1. The guess is that the score is above 0.
-        checks: exact checks of the releases (`Scene.exact_checks`).
-    """
-
-    scores: Float[np.ndarray, " n"]
-    coins: np.ndarray
-    checks: dict[str, bool]
-
-    @property
-    def correct(self) -> int:
-        """Coins guessed."""
-        return int(np.sum((self.scores > 0) == self.coins))
-
-
-def run_with_canaries(
-    scene: Scene, most: int, rng: np.random.Generator, key: np.ndarray
-) -> Guesses:
+def run_with_canaries(scene: Scene, most: int, rng: np.random.Generator, key: np.ndarray) -> Trials:
     """One pass of the plan, at most `most` of its blocks, with a canary in each.
 
-    The canary answers in the release where that costs most. The run is also made with every coin
-    turned, under the same noise: the difference is where each canary pushes, which anyone can work
-    out who knows the public key.
+    Scores of the canaries at z = -1, and of those at z = +1: the guess is +1 above 0. A canary
+    answers in the release where that costs most. The run is also made with every coin turned, under
+    the same noise: the difference is where each canary pushes, which anyone can work out who knows
+    the public key.
     """
     schedule, terms = scene.terms.schedule, scene.terms
     number = min(most, schedule.blocks_per_pass, schedule.blocks)
@@ -67,4 +43,5 @@ def run_with_canaries(
         coins.append(coin)
         for name, good in scene.exact_checks(releases).items():
             checks[name] = checks.get(name, True) and good
-    return Guesses(np.concatenate(scores), np.concatenate(coins), checks)
+    scored, plus = np.concatenate(scores), np.concatenate(coins)
+    return Trials(scored[~plus], scored[plus], 1, checks)

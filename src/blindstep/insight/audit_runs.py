@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from blindstep.insight.audit_scene import Blocks, Scene
 from blindstep.optimize.plan import Plan
@@ -36,19 +36,12 @@ _CLEAR = 0.75
 
 @dataclass(frozen=True)
 class Trials:
-    """Scores of all counted trials on both data sets, in units of their standard deviation.
+    """Scores of all counted trials on both data sets, in units of their standard deviation."""
 
-    Attributes:
-        scores: with the changed record at z = -1.
-        neighbour_scores: with it at z = +1. The adversary says +1 above 0.
-        group: records that count as changed.
-        checks: exact checks, by name.
-    """
-
-    scores: Float[np.ndarray, " n"]
-    neighbour_scores: Float[np.ndarray, " n"]
-    group: int
-    checks: dict[str, bool]
+    scores: Float[np.ndarray, " n"]  # with the changed record at z = -1
+    neighbour_scores: Float[np.ndarray, " m"]  # at z = +1: the adversary says so above 0
+    group: int  # records that count as changed
+    checks: dict[str, bool]  # exact checks, by name
 
 
 def group_size(plan: Plan, mu: float, batch: int) -> int:
@@ -96,20 +89,27 @@ def run_trials(
     blocks, attacked = Blocks(*map(np.concatenate, zip(*parts, strict=True))), parts[0]
     costs = measured_costs(scene, attacked, entropy[0])
     group = group_size(plan, mu, scene.batch(attacked, int(np.argmax(costs))).size)
-    record = _costliest(scene, attacked, costs)
+    # The row whose change costs most, on the rows as they are: one in several batches comes first.
+    cost = np.zeros(plan.records)
+    for step, each in enumerate(costs):
+        np.add.at(cost, scene.batch(attacked, step)[0], each**2)
+    record = np.argmax(cost, keepdims=True)
     whole = scene.watch(attacked, record, entropy[:1])[0, :, 0]
     checks = scene.exact_checks(whole)
     move = whole[1] - whole[0]
     lane = move[np.argmax(np.linalg.norm(move, axis=1))]
     lanes = _basis(lane, min(_LANES, lane.size), rng).T
-    compress = _Compression(move @ lanes[0], len(parts), rng)
+    # The first profile is how the record's effect runs over its block: under the claim that is all
+    # there is to know. The others, random and orthogonal to it, see noise that is not as claimed.
+    own = _basis(move @ lanes[0], min(len(move), _PROFILES), rng).T
+    profiles = [own] + [own[:_OTHERS]] * (len(parts) - 1)
     chunk = min(_keys_at_once(scene, len(parts), len(lanes)), -(-len(entropy) // 8))
     features = []
     for start in range(0, len(entropy), chunk):
         keys = entropy[start : start + chunk]
         # One shape, one compilation: the last part is filled up and cut.
         seen = scene.watch(blocks, record, np.resize(keys, (chunk, 8)), lanes=lanes)
-        features.append(compress(seen[: len(keys)]))
+        features.append(_compressed(seen[: len(keys)], profiles))
     finite = all(np.isfinite(part).all() for part in features)
     checks["every release is finite"] &= finite
     if not finite:
@@ -117,19 +117,6 @@ def run_trials(
     scores, neighbour_scores, fixed = _score(np.concatenate(features), pairs, group)
     checks["the noise does not depend on the records"] = fixed
     return Trials(scores, neighbour_scores, group, checks)
-
-
-def _costliest(
-    scene: Scene, attacked: Blocks, costs: Float[np.ndarray, " period"]
-) -> Int[np.ndarray, "1"]:
-    """The row of the attacked block whose change costs most.
-
-    Counted on the rows as they are, so that a record in several batches comes first.
-    """
-    cost = np.zeros(scene.plan.records)
-    for step, each in enumerate(costs):
-        np.add.at(cost, scene.batch(attacked, step)[0], each**2)
-    return np.argmax(cost, keepdims=True)
 
 
 def _basis(
@@ -148,28 +135,16 @@ def _keys_at_once(scene: Scene, blocks: int, lanes: int) -> int:
     return max(1, _MEMORY // each)
 
 
-class _Compression:
-    """From releases to a few numbers that say as much: some profiles over the steps of a block.
-
-    The first profile is how the changed record's effect runs over its block: under the claim it is
-    all there is to know. The others are random and orthogonal to it: they see noise that is not as
-    claimed.
-    """
-
-    def __init__(
-        self, effect: Float[np.ndarray, " steps"], blocks: int, rng: np.random.Generator
-    ) -> None:
-        own = _basis(effect, min(effect.size, _PROFILES), rng).T
-        self._profiles = [own] + [own[:_OTHERS]] * (blocks - 1)
-
-    def __call__(
-        self, seen: Float[np.ndarray, "keys 2 blocks steps lanes"]
-    ) -> Float[np.ndarray, "keys 2 lanes features"]:
-        each = [
-            np.einsum("kt,nwtl->nwlk", profiles, seen[:, :, block], optimize=True)
-            for block, profiles in enumerate(self._profiles)
-        ]
-        return np.concatenate(each, axis=-1)
+def _compressed(
+    seen: Float[np.ndarray, "keys 2 blocks steps lanes"],
+    profiles: list[Float[np.ndarray, "some steps"]],
+) -> Float[np.ndarray, "keys 2 lanes features"]:
+    """From releases to a few numbers that say as much: each block along its profiles over time."""
+    each = [
+        np.einsum("kt,nwtl->nwlk", own, seen[:, :, block], optimize=True)
+        for block, own in enumerate(profiles)
+    ]
+    return np.concatenate(each, axis=-1)
 
 
 def _score(
@@ -183,9 +158,11 @@ def _score(
     learned = max(1, len(noise) // 3)
     train, test = (part.reshape(-1, part.shape[-1]) for part in (noise[:learned], noise[learned:]))
     covariance = train.T @ train / len(train)
-    ridge = 1e-9 * np.trace(covariance) / len(covariance) + 1e-300
+    # Where there is no noise, the shift is taken for some 1e10 times as long as the noise.
+    least = 1e-20 * (shift @ shift) + 1e-300
+    ridge = 1e-9 * np.trace(covariance) / len(covariance) + least
     weights = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), shift)
-    scale = math.sqrt(np.mean((train @ weights) ** 2) + 1e-300)
+    scale = math.sqrt(np.mean((train @ weights) ** 2) + least * (weights @ weights) + 1e-300)
     middle, half = (test @ weights)[:pairs] / scale, group * (weights @ shift) / 2 / scale
     spread = float(np.sqrt(np.mean(noise**2)))
     fixed = bool(np.max(np.abs(shifts - shift)) <= 1e-6 * (np.max(np.abs(shift)) + spread))

@@ -1,28 +1,26 @@
 """The worst case of a plan, and what the real driver releases in it.
 
-An audit plays the game of the guarantee. Its adversary takes the place of what comes after the gate:
-it sees every release as it is, and it chooses the path, as far out as it likes. The loss is so steep
-that every clamp and clip is at its limit. All records but one count 0; that one stands at z = +1 in
-one data set and at z = -1 in its neighbour, in the batch where that costs most. Where a record draws
-independent directions, the draw is the worst one: all of them the same. Everything else is the plan's
-own: schedule, estimator, gate, state machine, driver.
+An audit plays the game of the guarantee. Its adversary has in its hands what stands around the gate:
+it sees every release as it is, it chooses the path, as far out as it likes, and it clamps no function
+difference. The loss is so steep that every record is far beyond its clip norm. All records but one
+count 0; that one stands at z = +1 in one data set and at z = -1 in its neighbour, in the batch where
+that costs most. Everything else is the plan's own: schedule, gate, directions, state machine, driver.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
+from jaxtyping import Array, Float, Int, Key, UInt32
 
 from blindstep.drivers.compiled import prepare, run_blocks
 from blindstep.drivers.pytrees import ParameterSpace
-from blindstep.estimate.directions import Directions, Parts
+from blindstep.estimate.bounds import Clip
 from blindstep.estimate.estimators import length
 from blindstep.optimize.conversion import Conversion
 from blindstep.optimize.learners import Learner, Step
@@ -34,24 +32,18 @@ from blindstep.private.noise import Keys
 from blindstep.private.tables.discrete_gaussian import STD
 from blindstep.private.terms import Terms
 
-# Steps this much longer than `reach`, so that the distance of two queries is clamped for nearly
-# every draw of the path; slopes this much steeper than the bounds.
+# Steps this much longer than `reach`, slopes this much steeper than the clip norms.
 _OVERSHOOT, _STEEPER = 1000.0, 1e6
 
 
-class Watching(Prefix):
-    """In the place of running sums: what the adversary keeps of every release of a block.
-
-    Attributes:
-        mechanism: the mechanism of the block.
-        lanes: unit vectors onto which it projects each release; None: it keeps releases whole.
-    """
+class _Watching(Prefix):
+    """In the place of running sums: what the adversary keeps of every release of a block."""
 
     mechanism: Mechanism
+    # Unit vectors onto which each release is projected; None: releases are kept whole.
     lanes: Float[Array, "lanes size"] | None
 
     def init(self, size: int) -> Float[Array, "steps seen"]:
-        """Nothing seen."""
         return jnp.zeros((self.mechanism.steps, size if self.lanes is None else len(self.lanes)))
 
     def next(
@@ -62,75 +54,43 @@ class Watching(Prefix):
         return state.at[place].set(seen), jnp.zeros_like(release)
 
     def matrix(self) -> Float[np.ndarray, "steps steps"]:
-        """The identity: nothing is added up."""
         return np.eye(self.mechanism.steps)
 
     def row_norms(self) -> PerStep:
-        """Ones."""
         return np.ones(self.mechanism.steps)
 
 
-class Ahead(Learner):
+class _Ahead(Learner):
     """In the place of the learner: straight ahead, far beyond `reach`, whatever was released."""
 
     reach: float | Float[Array, ""]
     heading: Float[Array, " dim"]
 
     def init(self) -> Float[Array, ""]:
-        """Nothing to remember."""
         return jnp.zeros(())
 
     def update(
         self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
     ) -> Step:
-        """Go on."""
         move = _OVERSHOOT * self.reach * self.heading
         return Step(state, move, length(move), length(gradient))
 
 
-class Aligned(Directions):
-    """The worst draw of independent directions: all of a record's equal to its first one."""
-
-    name: ClassVar[str] = "aligned"
-    orthonormal: ClassVar[bool] = False
-    inner: Directions
-
-    def prepare(
-        self, keys: Key[Array, " keys"], directions: int, dim: int, dtype: DTypeLike = jnp.float64
-    ) -> PyTree:
-        """As the real sampler."""
-        return self.inner.prepare(keys, directions, dim, dtype)
-
-    def rows(
-        self, prepared: PyTree, which: Int[Array, " some"] | None, directions: int, dim: int
-    ) -> Parts:
-        """Direction 0 of the real sampler, again and again."""
-        places = jnp.zeros(directions, int) if which is None else jnp.zeros_like(which)
-        return self.inner.rows(prepared, places, directions, dim)
-
-    def gain(self, directions: int, dim: int) -> float:
-        """That of the real sampler, which holds for every draw."""
-        return self.inner.gain(directions, dim)
-
-
-class Steep(eqx.Module):
-    """The loss steepness * z * <heading, x>: beyond every bound, with the sign of z."""
+class _Steep(eqx.Module):
+    """The loss steepness * z * <heading, x>: steeper than any clip norm, with the sign of z."""
 
     heading: Float[Array, " dim"]
     steepness: Float[Array, ""]
 
     def __call__(self, point: Float[Array, " dim"], z: Int[Array, ""]) -> Float[Array, ""]:
-        """The loss of a record."""
         return self.steepness * z * jnp.dot(self.heading, point)
 
 
 class Blocks(NamedTuple):
-    """Blocks of a run, with the rows that the gate lets answer in them.
+    """Blocks of a run, by number, and the rows that the gate lets answer in each, the GRAD's first.
 
-    Attributes:
-        number: the number of each block in the run.
-        rows: the rows of each block, those of its GRAD first. A person has another row in each pass:
-            the adversary's loss may make a record count in the one pass that is attacked.
+    A person has another row in each pass: the adversary's loss may make a record count in the one
+    pass that is attacked.
     """
 
     number: Int[np.ndarray, " blocks"]
@@ -149,34 +109,19 @@ class _Free:
 
 
 class Scene:
-    """The worst case of a plan.
-
-    Attributes:
-        plan: the plan.
-        terms: the terms of its gate.
-        loss: the worst-case loss.
-    """
+    """The worst case of a plan, on the terms of its own gate."""
 
     def __init__(self, plan: Plan, keys: Keys) -> None:
         self.plan, self.terms, self._keys = plan, plan.terms, keys
         heading = jax.random.normal(jax.random.fold_in(keys.public, 0), (plan.dim,), jnp.float64)
         heading = heading / jnp.linalg.norm(heading)
-        bounds = plan.bounds
-        limits = (
-            bounds.lipschitz,
-            bounds.width / plan.smoothing,
-            bounds.first_clip,
-            bounds.diff_clip,
-        )
-        steepest = max(limit for limit in limits if np.isfinite(limit))
-        self.loss = Steep(heading, jnp.asarray(_STEEPER * steepest))
-        estimator = plan.estimator
-        if not (estimator.shared or estimator.sampler.orthonormal):
-            estimator = replace(estimator, sampler=Aligned(estimator.sampler))
+        first, diff = float(self.terms.first_clip), float(self.terms.diff_clip)
+        steepest = max(first, diff * plan.smoothing / plan.reach)
+        self.loss = _Steep(heading, jnp.asarray(_STEEPER * steepest))
         machine = Conversion(
-            estimator,
-            Watching(self.terms.mechanism, None),
-            Ahead(float(plan.reach), heading),
+            replace(plan.estimator, bounds=Clip(first, diff)),
+            _Watching(self.terms.mechanism, None),
+            _Ahead(float(plan.reach), heading),
             plan.horizon,
         )
         self._space = ParameterSpace.of(jnp.zeros(plan.dim))
@@ -255,7 +200,7 @@ class Scene:
 @eqx.filter_jit
 def _watch(
     machine: Conversion,
-    loss: Steep,
+    loss: _Steep,
     space: ParameterSpace,
     terms: Terms,
     data: Int[Array, "2 records"],

@@ -13,7 +13,7 @@ from blindstep.ledger.account import Account
 from blindstep.ledger.ledger import read_ledger
 from blindstep.ledger.storage import LEDGER
 from blindstep.private import accounting
-from blindstep.private.statement import DEFAULT_DELTA
+from blindstep.private.statement import DEFAULT_DELTA, round_up
 
 
 def read_spending(path: str | os.PathLike[str]) -> Account:
@@ -92,4 +92,4 @@ def _epsilon(mu: float, delta: float) -> float:
 
 
 def _number(value: float | None) -> str:
-    return "no limit" if value is None else f"{value:.6g}"
+    return "no limit" if value is None else round_up(value)

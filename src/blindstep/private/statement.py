@@ -101,7 +101,7 @@ class Statement:
             unit_sentence(self.unit),
             f"Released: {self.released}.",
             f"Enforced on every record, whatever the loss returns: {'; '.join(self.enforced)}.",
-            f"Arithmetic: {self.arithmetic}. Up to a total variation of {_up(self.slack, 1)}.",
+            f"Arithmetic: {self.arithmetic}. Up to a total variation of {round_up(self.slack, 1)}.",
             SECRECY,
         ]
         return [*lines, SEEDED] if self.seeded else lines
@@ -113,20 +113,20 @@ class Statement:
 def gaussian_sentence(mu: float) -> str:
     """The promise in Gaussian differential privacy, which is exact; the others follow from it."""
     return (
-        f"This run is {_up(mu)}-Gaussian differentially private: telling two neighbouring data sets "
-        f"apart from all it released is at least as hard as telling a draw of N(0, 1) from one of "
-        f"N({_up(mu)}, 1). That is {_up(mu**2 / 2)}-zCDP, and (alpha, alpha mu^2 / 2)-"
-        "Renyi-DP for every alpha > 1."
+        f"This run is {round_up(mu)}-Gaussian differentially private: telling two neighbouring data "
+        "sets apart from all it released is at least as hard as telling a draw of N(0, 1) from one "
+        f"of N({round_up(mu)}, 1). That is {round_up(mu**2 / 2)}-zCDP, and (alpha, alpha mu^2 / 2)-"
+        "Renyi-DP for every alpha > 1, up to the total variation below."
     )
 
 
 def delta_sentence(epsilon: float, delta: float, exceeds: float) -> str:
     """The promise in epsilon and delta, and what delta is not."""
     return (
-        f"It is ({_up(epsilon)}, {_up(delta)})-DP: replacing one protected unit makes no event "
-        f"likelier than e^{_up(epsilon)} times its probability plus {_up(delta)}. Delta is that "
-        f"additive slack; the probability that the privacy loss is above epsilon is up to "
-        f"{_up(exceeds, 2)}."
+        f"It is ({round_up(epsilon)}, {round_up(delta)})-DP: replacing one protected unit makes no "
+        f"event likelier than e^{round_up(epsilon)} times its probability plus {round_up(delta)}. "
+        "Delta is that additive slack; the probability that the privacy loss is above epsilon is up "
+        f"to {round_up(exceeds, 2)}."
     )
 
 
@@ -139,9 +139,9 @@ def statement(terms: Terms, delta: float, *, seeded: bool) -> Statement:
     """The statement for every release that a gate with these terms makes in a whole run."""
     mu, slack, passes = terms.mu(), terms.slack(), terms.schedule.passes
     epsilon = accounting.epsilon(mu, delta, slack)
-    clips = f"a record's vector counts with norm at most {_up(terms.first_clip)}"
+    clips = f"a record's vector counts with norm at most {round_up(terms.first_clip)}"
     if terms.schedule.period > 1:
-        clips += f" in a gradient and {_up(terms.diff_clip)} in a difference"
+        clips += f" in a gradient and {round_up(terms.diff_clip)} in a difference"
     return Statement(
         mu=mu,
         epsilon=epsilon,
@@ -161,7 +161,7 @@ def statement(terms: Terms, delta: float, *, seeded: bool) -> Statement:
     )
 
 
-def _up(value: Scalar, digits: int = 6) -> str:
+def round_up(value: Scalar, digits: int = 6) -> str:
     """So many digits of `value`, never rounded down: what is printed must hold as well."""
     above = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
     return f"{float(above):.{digits}g}"

@@ -18,8 +18,9 @@ from blindstep.insight.certificate import private
 from blindstep.insight.certificate.concentration import stratified_error
 from blindstep.insight.certificate.estimates import Source, derivative_is_true, rows_to_explore
 from blindstep.insight.certificate.hull import shortest_in_hull
+from blindstep.insight.certificate.private import Measured
 from blindstep.insight.certificate.search import Bundle, search
-from blindstep.private.statement import SEEDED, Privacy, Statement
+from blindstep.private.statement import SEEDED, Privacy, Statement, round_up
 
 METHODS = ("auto", "autodiff", "values")
 # Of exact arithmetic on the gradients: their own rounding, relative to the longest.
@@ -68,21 +69,19 @@ class Certificate:
 
     def __str__(self) -> str:
         gradients = "1 gradient" if self.points == 1 else f"{self.points} gradients"
-        sure = (
-            "certain up to rounding" if self.confidence == 1 else f"confidence {self.confidence:g}"
-        )
+        bound, sure = f"{self.norm_bound:.4g}", "certain up to rounding"
+        if self.confidence < 1:
+            bound, sure = round_up(self.norm_bound, 4), f"confidence {self.confidence:g}"
+        cost = "declared public: it cost no privacy."
+        if self.privacy is not None:
+            spent = map(round_up, (self.privacy.epsilon, self.privacy.delta, self.privacy.mu))
+            cost = "private: it cost ({}, {})-DP (mu = {}), charged to the ledger.".format(*spent)
         lines = [
-            f"Goldstein norm at radius {self.radius:g}: at most {self.norm_bound:.4g} ({sure}).",
+            f"Goldstein norm at radius {self.radius:g}: at most {bound} ({sure}).",
             f"Measured: {gradients} within the radius combine to norm "
             f"{self.measured:.4g}; {self.error:.2g} is added for estimation"
             + (" and noise." if self.privacy else "."),
-            f"Made by {self.method} from {self.records:,} records, "
-            + (
-                "declared public: it cost no privacy."
-                if self.privacy is None
-                else f"private: it cost ({self.privacy.epsilon:.6g}, {self.privacy.delta:g})-DP "
-                f"(mu = {self.privacy.mu:.6g}), charged to the ledger."
-            ),
+            f"Made by {self.method} from {self.records:,} records, {cost}",
             *(f"Assumes that {each}." for each in self.assumes),
         ]
         if self.privacy is not None and self.privacy.seeded:
@@ -160,27 +159,30 @@ def certificate(
                 samples = math.ceil(1500 * math.sqrt(centre.size))
             samples = count("samples", samples, 2)
             made = _Public(evaluates, centre, radius, bounds, samples, failure, seed)
-            return made.certificate(method, smoothing, batch)
-        if ledger is None or method == "autodiff" or batch is not None:
-            raise InvalidArgument(
-                "a private certificate is made from values of all records and charged before it is "
-                "released: give ledger=..., and leave out batch and method='autodiff'."
+            found = made.measure(method, smoothing, batch)
+        else:
+            if ledger is None or method == "autodiff" or batch is not None:
+                raise InvalidArgument(
+                    "a private certificate is made from values of all records and charged before it "
+                    "is released: give ledger=..., and leave out batch and method='autodiff'."
+                )
+            bounds.require_finite(needs_diff=False)
+            h = _smoothing(smoothing, radius, _PRIVATE)
+            payer = private.Payer(privacy, ledger, budget)
+            found = private.measure(
+                evaluates, space, centre, radius, h, bounds, payer, failure, seed
             )
-        bounds.require_finite(needs_diff=False)
-        h = _smoothing(smoothing, radius, _PRIVATE)
-        payer = private.Payer(privacy, ledger, budget)
-        found = private.measure(evaluates, space, centre, radius, h, bounds, payer, failure, seed)
     return Certificate(
         norm_bound=min(found.norm + found.error, bounds.lipschitz),
-        confidence=confidence,
+        confidence=1.0 if found.exact else confidence,
         radius=radius,
         measured=found.norm,
         error=found.error,
         points=found.points,
-        method="values",
+        method=found.method,
         records=evaluates.records,
         privacy=found.statement,
-        assumes=_promises(bounds),
+        assumes=() if found.exact else _promises(bounds),
     )
 
 
@@ -196,31 +198,20 @@ class _Public:
     failure: float
     seed: int | None
 
-    def certificate(self, method: str, smoothing: float | None, batch: int | None) -> Certificate:
+    def measure(self, method: str, smoothing: float | None, batch: int | None) -> Measured:
         random = np.random.default_rng(self.seed)
         source = self._source(method, smoothing, batch, random)
         reach = self.radius - source.smoothing
         bundle = search(lambda points: source.explore(points, random), self.centre, reach, random)
-        if not source.exact:
-            bundle = _refined(bundle, source, random)
-        bundle = bundle.used()
         if source.exact:
+            bundle = bundle.used()
             measured = float(np.linalg.norm(bundle.hull.weights @ bundle.gradients))
             error = _ROUNDING * float(np.linalg.norm(bundle.gradients, axis=1).max())
         else:
+            bundle = _refined(bundle, source, random).used()
             measured, error = self._estimated(source, bundle, random)
-        return Certificate(
-            norm_bound=min(measured + error, self.bounds.lipschitz),
-            confidence=1.0 if source.exact else 1.0 - self.failure,
-            radius=self.radius,
-            measured=measured,
-            error=error,
-            points=len(bundle.points),
-            method="values" if source.smoothing else "autodiff",
-            records=self.evaluates.records,
-            privacy=None,
-            assumes=() if source.exact else _promises(self.bounds),
-        )
+        made_by = "values" if source.smoothing else "autodiff"
+        return Measured(measured, error, len(bundle.points), made_by, source.exact, None)
 
     def _source(
         self, method: str, smoothing: float | None, batch: int | None, random: np.random.Generator

@@ -23,21 +23,13 @@ _SEGMENTS, _NODES = 4, 48
 
 @dataclass(frozen=True)
 class Source:
-    """Where gradients come from.
-
-    Attributes:
-        evaluator: evaluates the mean loss.
-        explored: rows that the search looks at, the same ones at every point.
-        batch: rows of one independent estimate; all of them if it is the number of records.
-        slope: bound on the slope of the loss, as the user promised; inf if nothing was.
-        smoothing: h of estimates from values; 0 for automatic differentiation.
-    """
+    """Where gradients come from."""
 
     evaluator: Evaluator
-    explored: Int[np.ndarray, " rows"]
-    batch: int
-    slope: float
-    smoothing: float
+    explored: Int[np.ndarray, " rows"]  # what the search looks at, the same rows at every point
+    batch: int  # rows of one independent estimate; all of them if it is the number of records
+    slope: float  # bound on the slope of the loss, as the user promised; inf if nothing was
+    smoothing: float  # h of estimates from values; 0 for automatic differentiation
 
     @property
     def exact(self) -> bool:
@@ -145,8 +137,7 @@ def derivative_is_true(
     nodes = ends[0][:, None] + times[..., None] * chords[:, None]
     slopes = evaluator.gradients(nodes.reshape(1, -1, centre.size), rows[None])[0]
     slopes = np.einsum("snd,sd->sn", slopes.reshape(nodes.shape), chords)
-    values = evaluator.values(ends.reshape(1, -1, centre.size), rows[None])[0]
-    values = values.reshape(2, _SEGMENTS)
+    values = evaluator.values(ends.reshape(1, -1, centre.size), rows[None]).reshape(2, _SEGMENTS)
     missed = np.abs(values[1] - values[0] - slopes.mean(axis=1))
     allowed = 0.2 * np.abs(slopes).max(axis=1) + 1e-9 * (1.0 + np.abs(values).max())
     return bool(np.sum(missed) <= np.sum(allowed))

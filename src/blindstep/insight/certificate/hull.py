@@ -10,17 +10,11 @@ from scipy.optimize import nnls
 
 
 class Hull(NamedTuple):
-    """The shortest convex combination found.
-
-    Attributes:
-        weights: of each vector; at least 0, and they add up to 1.
-        shortest: p, the combination itself.
-        residual: max_k (|p|^2 - <g_k, p>) / max_k |g_k|^2, which is at most 0 exactly at the
-            optimum (the Karush-Kuhn-Tucker condition of this problem).
-    """
+    """The shortest convex combination found: weights, which add up to 1, and the combination p."""
 
     weights: Float[np.ndarray, " number"]
     shortest: Float[np.ndarray, " dim"]
+    # max_k (|p|^2 - <g_k, p>) / max_k |g_k|^2: at most 0 exactly at the optimum (Karush-Kuhn-Tucker).
     residual: float
 
 

@@ -54,17 +54,11 @@ _REACH = (1.0, 0.5, 1.0, 0.25)
 
 @dataclass(frozen=True)
 class Payer:
-    """Who pays for a certificate, and how much at most.
+    """Who pays for a certificate, and how much at most."""
 
-    Attributes:
-        privacy: what the certificate may spend.
-        ledger: the file it is written to first; a run directory stands for its own ledger.
-        budget: what all runs in the ledger together may spend; None: what the ledger says.
-    """
-
-    privacy: Privacy
-    ledger: str | os.PathLike[str]
-    budget: Privacy | None
+    privacy: Privacy  # what the certificate may spend
+    ledger: str | os.PathLike[str]  # written to first; a run directory stands for its own ledger
+    budget: Privacy | None  # of all runs in the ledger together; None: what the ledger says
 
     def open(self) -> Ledger:
         """The ledger, with the name it gives its people; a new one names them after its file."""
@@ -93,8 +87,10 @@ class Measured:
 
     norm: float
     error: float
-    points: int
-    statement: Statement
+    points: int  # how many gradients are combined
+    method: str
+    exact: bool  # nothing was estimated
+    statement: Statement | None  # None for public records
 
 
 def measure(
@@ -133,6 +129,8 @@ def measure(
         norm=float(np.linalg.norm(hull.shortest)),
         error=error + spread * float(np.linalg.norm(hull.weights)),
         points=int(np.sum(hull.weights > 0)),
+        method="values",
+        exact=False,
         statement=replace(
             statement(terms, payer.privacy.delta, seeded=keys.seeded),
             released="every noisy gradient that the certificate is made of, so the certificate",

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from blindstep.drivers.compiled import minimize
 from blindstep.drivers.result import Result
 from blindstep.estimate.bounds import Clip
-from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story
+from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story, rows_of
 from blindstep.optimize.planner import plan
 from blindstep.private.statement import Privacy
 
@@ -101,18 +101,12 @@ def tell(say: Say | None = None, passes: int | None = None) -> Story:
     passes = PASSES if passes is None else passes
     images, unseen = load()
 
-    def trained(label: str, privacy: Privacy) -> tuple[float, Result]:
-        if say is not None:
-            say(f"Digits, {label}:")
+    def trained(privacy: Privacy) -> tuple[float, Result]:
         result = train(images, privacy, passes, progress=say is not None)
         return accuracy(result.params, unseen), result
 
-    rows = [Row("before", accuracy(initial(), unseen))]
-    for epsilon in EPSILONS:
-        label = f"epsilon {epsilon:g}"
-        rows.append(Row(label, *trained(label, Privacy(epsilon=epsilon))))
-    score, _ = trained("no privacy", Privacy(epsilon=NO_PRIVACY))
-    rows.append(Row("no privacy", score))
+    budgets = (Privacy(epsilon=epsilon) for epsilon in (*EPSILONS, NO_PRIVACY))
+    rows = [Row("before", accuracy(initial(), unseen)), *rows_of("Digits", say, budgets, trained)]
     return Story(
         f"Digits: a ReLU network on {len(images.label):,} images, from loss values alone",
         "test accuracy",

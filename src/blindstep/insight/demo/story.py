@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from blindstep.drivers.result import Result
+from blindstep.private.statement import Privacy
 
 # Epsilon of rows without privacy: the same code runs, with little noise. It protects nobody.
 NO_PRIVACY = 80.0
@@ -17,17 +18,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a story's table.
-
-    Attributes:
-        label: what was done.
-        score: how good the outcome is, on public data.
-        result: the private run that led to it; None where there was none, or none that is private.
-    """
+    """What was done, how good the outcome is on public data, and the private run that led to it."""
 
     label: str
     score: float
-    result: Result | None = None
+    result: Result | None = None  # None where there was no run, or none that is private
 
     def to_dict(self) -> dict[str, Any]:
         """The row for machines: label, score and the privacy statement."""
@@ -37,26 +32,31 @@ class Row:
 
 @dataclass(frozen=True)
 class Story:
-    """One of the two stories.
-
-    Attributes:
-        title: what it is about.
-        score: what the scores are called.
-        meaning: what they are, in a sentence.
-        rows: from the start to the best there is.
-    """
+    """One of the two stories."""
 
     title: str
-    score: str
-    meaning: str
-    rows: tuple[Row, ...]
+    score: str  # what the scores are called
+    meaning: str  # what they are, in a sentence or two
+    rows: tuple[Row, ...]  # from the start to the best there is
 
     def to_dict(self) -> dict[str, Any]:
         """The story for machines."""
-        rows = [row.to_dict() for row in self.rows]
-        return {
-            "title": self.title,
-            "score": self.score,
-            "meaning": self.meaning,
-            "rows": rows,
-        }
+        return {**vars(self), "rows": [row.to_dict() for row in self.rows]}
+
+
+def rows_of(
+    name: str,
+    say: Say | None,
+    budgets: Iterable[Privacy],
+    run: Callable[[Privacy], tuple[float, Result]],
+) -> list[Row]:
+    """Run each budget, the one without privacy too: `run` gives the score and the result."""
+    rows = []
+    for budget in budgets:
+        private = budget.epsilon < NO_PRIVACY
+        label = f"epsilon {budget.epsilon:g}" if private else "no privacy"
+        if say is not None:
+            say(f"{name}, {label}:")
+        score, result = run(budget)
+        rows.append(Row(label, score, result if private else None))
+    return rows

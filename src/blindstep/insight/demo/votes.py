@@ -14,7 +14,7 @@ from blindstep.drivers.optimizer import Optimizer
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.result import Result
 from blindstep.estimate.bounds import Range
-from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story
+from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story, rows_of
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan
 from blindstep.private.statement import Privacy
@@ -101,18 +101,12 @@ def tell(say: Say | None = None, users: int | None = None) -> Story:
     users = USERS if users is None else users
     crowd = Crowd(seed=0)
 
-    def tuned(label: str, privacy: Privacy) -> tuple[float, Result]:
-        if say is not None:
-            say(f"Votes, {label}:")
+    def tuned(privacy: Privacy) -> tuple[float, Result]:
         result = ask_everybody(plan_votes(users, privacy), crowd, progress=say is not None)
         return crowd.satisfaction(result.params), result
 
-    rows = [Row("before", crowd.satisfaction(start()))]
-    for epsilon in EPSILONS:
-        label = f"epsilon {epsilon:g}"
-        rows.append(Row(label, *tuned(label, Privacy(epsilon=epsilon, delta=_DELTA))))
-    score, _ = tuned("no privacy", Privacy(epsilon=NO_PRIVACY, delta=_DELTA))
-    rows.append(Row("no privacy", score))
+    budgets = (Privacy(epsilon=epsilon, delta=_DELTA) for epsilon in (*EPSILONS, NO_PRIVACY))
+    rows = [Row("before", crowd.satisfaction(start())), *rows_of("Votes", say, budgets, tuned)]
     rows.append(Row("best possible", crowd.satisfaction(crowd.taste)))
     return Story(
         f"Votes: {WEIGHTS} weights of a recommender, from two votes of each of {users:,} users",

@@ -12,7 +12,7 @@ import math
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from importlib.metadata import version
 from typing import Any
@@ -25,7 +25,7 @@ from blindstep.errors import InvalidArgument
 from blindstep.insight.certificate import Certificate
 from blindstep.insight.spending import read_spending, spending_numbers
 from blindstep.ledger import fingerprints, plan_file
-from blindstep.ledger.checkpoint import CURRENT, Arrays, Checkpoint
+from blindstep.ledger.checkpoint import CURRENT, Checkpoint
 from blindstep.ledger.storage import LEDGER
 from blindstep.optimize.plan import Plan
 from blindstep.private.statement import Statement, statement
@@ -33,37 +33,19 @@ from blindstep.private.statement import Statement, statement
 
 @dataclass(frozen=True)
 class Content:
-    """Everything that the page shows.
-
-    Attributes:
-        title: the heading.
-        plan: the plan of the run.
-        privacy: the statement for the whole run.
-        steps_done: steps that the run has made.
-        gradient_norm: norm of each released gradient, in order, as far as it is known.
-        noise_norm: root mean square norm of the noise in each of them, known from the plan.
-        spending: the ledger's numbers; None if there is no ledger to show.
-        run: this run's name in that ledger.
-        certificate: how stationary the answer is, measured; None if it was not.
-        public_utility: names and values on data declared public.
-        source: where all this was read from, in words.
-        made: the day the report was made.
-        versions: of what made it.
-    """
+    """Everything that the page shows."""
 
     title: str
     plan: Plan
-    privacy: Statement
+    privacy: Statement  # for the whole run
     steps_done: int
-    gradient_norm: Float[np.ndarray, " steps"]
-    noise_norm: Float[np.ndarray, " steps"]
-    spending: Mapping[str, Any] | None
-    run: str | None
-    certificate: Certificate | None
-    public_utility: Mapping[str, float | str]
-    source: str
-    made: date
-    versions: Mapping[str, str]
+    gradient_norm: Float[np.ndarray, " steps"]  # of each release in order, as far as it is known
+    source: str  # where all this was read from, in words
+    spending: Mapping[str, Any] | None  # the ledger's numbers; None if there is no ledger to show
+    run: str | None = None  # this run's name in that ledger
+    certificate: Certificate | None = None
+    public_utility: Mapping[str, float | str] = field(default_factory=dict)
+    made: date = field(default_factory=lambda: datetime.now(UTC).date())
 
     @property
     def steps(self) -> int:
@@ -75,10 +57,20 @@ class Content:
         """Whether the run made all its steps."""
         return self.steps_done == self.steps
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """What computed this, by name."""
+        return {
+            "blindstep": version("blindstep"),
+            "Python": platform.python_version(),
+            "jax": version("jax"),
+            "numpy": version("numpy"),
+            "system": f"{platform.system()} {platform.machine()}",
+        }
+
 
 def of_result(
     result: Result,
-    *,
     title: str,
     public_utility: Mapping[str, float | str] | None,
     ledger: str | os.PathLike[str] | None,
@@ -92,14 +84,10 @@ def of_result(
         privacy=result.privacy,
         steps_done=norms.size,
         gradient_norm=norms,
-        noise_norm=noise_norms(result.plan, norms.size),
-        spending=None if ledger is None else _spending(ledger, result.plan.delta),
-        run=None,
+        source="the result of the run",
+        spending=_spending(ledger, result.plan.delta),
         certificate=certificate,
         public_utility=dict(public_utility or {}),
-        source="the result of the run",
-        made=datetime.now(UTC).date(),
-        versions=versions(),
     )
 
 
@@ -116,7 +104,8 @@ def of_run_directory(
         )
     arrays, meta = found
     plan = _plan(os.path.join(directory, plan_file.PLAN), meta.plan)
-    norms = _released_norms(arrays)
+    # Drivers save the norms of released gradients beside those of the moves.
+    norms = arrays.get("saved.norms", np.zeros((0, 2))).reshape(-1, 2)[:, 0]
     own = os.path.join(directory, LEDGER)
     path = ledger if ledger is not None else own if os.path.exists(own) else None
     return Content(
@@ -125,14 +114,9 @@ def of_run_directory(
         privacy=statement(plan.terms, plan.delta, seeded=bool(arrays["key.seeded"])),
         steps_done=meta.position,
         gradient_norm=norms,
-        noise_norm=noise_norms(plan, norms.size),
-        spending=None if path is None else _spending(path, plan.delta),
-        run=meta.run,
-        certificate=None,
-        public_utility={},
         source=f"the run directory {os.path.basename(directory)}",
-        made=datetime.now(UTC).date(),
-        versions=versions(),
+        spending=_spending(path, plan.delta),
+        run=meta.run,
     )
 
 
@@ -142,17 +126,6 @@ def noise_norms(plan: Plan, steps: int) -> Float[np.ndarray, " steps"]:
     Known before the run: it depends on the plan alone.
     """
     return np.resize(math.sqrt(plan.size) * plan.release_std(), steps)
-
-
-def versions() -> dict[str, str]:
-    """What computed this, by name."""
-    return {
-        "blindstep": version("blindstep"),
-        "Python": platform.python_version(),
-        "jax": version("jax"),
-        "numpy": version("numpy"),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
 
 
 def _plan(path: str, fingerprint: str) -> Plan:
@@ -171,10 +144,5 @@ def _plan(path: str, fingerprint: str) -> Plan:
     return Plan.from_json(json.dumps(written))
 
 
-def _released_norms(arrays: Arrays) -> Float[np.ndarray, " steps"]:
-    """The norms of released gradients: drivers save them beside those of the moves."""
-    return arrays.get("saved.norms", np.zeros((0, 2))).reshape(-1, 2)[:, 0]
-
-
-def _spending(path: str | os.PathLike[str], delta: float) -> Mapping[str, Any]:
-    return spending_numbers(read_spending(os.fspath(path)), delta)
+def _spending(path: str | os.PathLike[str] | None, delta: float) -> Mapping[str, Any] | None:
+    return None if path is None else spending_numbers(read_spending(os.fspath(path)), delta)

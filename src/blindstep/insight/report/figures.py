@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,7 @@ from jaxtyping import Float
 from scipy.stats import norm
 
 from blindstep.errors import InvalidArgument
-from blindstep.insight.report.markup import rounded, scientific, text
+from blindstep.insight.report.markup import rounded_up, scientific, text
 from blindstep.private import accounting
 
 if TYPE_CHECKING:
@@ -49,11 +48,11 @@ def epsilon_curve(mu: float, delta: float, slack: float) -> str:
     figure, axes = _blank("delta", "epsilon")
     axes.plot(logs, epsilons, color=_ACCENT, linewidth=2)
     axes.plot([math.log10(delta)], [quoted], "o", color=_ACCENT, markersize=6)
-    label = f"ε = {rounded(quoted)} at δ = {scientific(delta)}"
+    label = f"ε = {rounded_up(quoted)} at δ = {scientific(delta)}"
     # The curve falls, so this corner is always free.
     axes.text(0.99, 0.97, label, color=_INK, ha="right", va="top", transform=axes.transAxes)
-    axes.set_xticks([-12, -10, -8, -6, -4, -2])
-    axes.set_xticklabels([scientific(10.0**log) for log in (-12, -10, -8, -6, -4, -2)])
+    ticks = range(-12, 0, 2)
+    axes.set_xticks(ticks, [scientific(10.0**log) for log in ticks])
     axes.set_xlim(-12.5, -1.5)
     axes.set_ylim(0, 1.12 * max([quoted, *epsilons]))
     return _svg(figure, "epsilon-delta", "Epsilon falls as delta grows")
@@ -67,17 +66,12 @@ def attack_curve(mu: float) -> str:
     axes.plot([0, 1], [0, 1], color=_INK, linewidth=1, linestyle=(0, (2, 3)))
     axes.fill_between(alarms, alarms, hits, color=_ACCENT, alpha=0.13, linewidth=0)
     axes.plot(alarms, hits, color=_ACCENT, linewidth=2)
-    for set_ticks, set_labels in (
-        (axes.set_xticks, axes.set_xticklabels),
-        (axes.set_yticks, axes.set_yticklabels),
-    ):
-        set_ticks([0, 0.5, 1])
-        set_labels(["0", "50%", "100%"])
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks([0, 0.5, 1], ["0", "50%", "100%"])
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.01)
-    return _svg(
-        figure, "attack", "Hits against false alarms of the best attack, just above guessing"
-    )
+    said = "Hits against false alarms of the best attack, just above guessing"
+    return _svg(figure, "attack", said)
 
 
 def noise_against_signal(
@@ -94,9 +88,8 @@ def noise_against_signal(
     axes.locator_params(axis="y", nbins=5)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-    return _svg(
-        figure, "noise", "Norm of released gradients and of the noise in them over the steps"
-    )
+    said = "Norm of released gradients and of the noise in them over the steps"
+    return _svg(figure, "noise", said)
 
 
 def _binned(
@@ -140,7 +133,7 @@ def _svg(figure: Figure, name: str, description: str) -> str:
     view = re.search(r'viewBox="([^"]+)"', drawn)
     assert view is not None
     body = drawn[drawn.index(">") + 1 :]
-    removed: Sequence[tuple[str, str]] = (
+    removed = (
         (r"<metadata>.*?</metadata>", ""),
         (r'<style type="text/css">.*?</style>', ""),
         (r' clip-path="[^"]*"', ""),

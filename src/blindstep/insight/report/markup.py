@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
-from decimal import ROUND_CEILING, Context
+
+from blindstep.private.statement import round_up
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -25,9 +26,14 @@ def tag(name: str, *inside: object, css: str | None = None) -> Html:
     return Html(f"<{start}>{''.join(map(text, inside))}</{name}>")
 
 
-def joined(*parts: object) -> Html:
-    """Parts one after the other."""
-    return Html("".join(map(text, parts)))
+def paragraph(*parts: object) -> Html:
+    """A paragraph."""
+    return tag("p", *parts)
+
+
+def note(*parts: object) -> Html:
+    """A paragraph in small print."""
+    return tag("p", *parts, css="note")
 
 
 def section(heading: str, *parts: object) -> Html:
@@ -52,13 +58,8 @@ def tiles(pairs: Iterable[tuple[str, str]]) -> Html:
 def facts(rows: Iterable[Sequence[object]]) -> Html:
     """A table of name, value and meaning; on a phone each row becomes a small block."""
     body = [
-        tag(
-            "tr",
-            tag("th", name),
-            tag("td", value, css="number"),
-            tag("td", meaning, css="meaning"),
-        )
-        for name, value, meaning in rows
+        tag("tr", tag("th", name), tag("td", value, css="number"), tag("td", said, css="meaning"))
+        for name, value, said in rows
     ]
     return tag("div", tag("table", tag("tbody", *body), css="stack"), css="scroll")
 
@@ -79,9 +80,9 @@ def table(
     return tag("div", tag("table", head, tag("tbody", *body)), css="scroll")
 
 
-def figure(svg: str, caption: object, css: str | None = None) -> Html:
+def figure(svg: str, *caption: object, css: str | None = None) -> Html:
     """A picture with its caption."""
-    return tag("figure", Html(svg), tag("figcaption", caption), css=css)
+    return tag("figure", Html(svg), tag("figcaption", *caption), css=css)
 
 
 def rounded(value: float, digits: int = 3) -> str:
@@ -93,22 +94,19 @@ def rounded(value: float, digits: int = 3) -> str:
         return f"{value:,.0f}"
     if size < -3:
         return scientific(value, digits - 2)
-    return f"{value:.{max(0, digits - 1 - size)}f}".rstrip("0").rstrip(".") or "0"
+    said = f"{value:.{digits - 1 - size}f}"
+    return said.rstrip("0").rstrip(".") if "." in said else said
 
 
-def up(value: float, digits: int = 3) -> float:
-    """A number with so many digits that is not below `value`: for what must not come out low."""
-    return float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(value)))
+def rounded_up(value: float, digits: int = 3) -> str:
+    """The same for what is promised: never below `value`."""
+    return rounded(float(round_up(value, digits)), digits)
 
 
 def scientific(value: float, decimals: int = 1) -> str:
-    """A number as 2.5 × 10⁻⁶, and 10⁻⁵ where the first factor is 1."""
-    factor, _, exponent = f"{value:.{decimals}e}".partition("e")
+    """A number as 2.5 × 10⁻⁶, and 10⁻⁵ where the first factor is 1; never below `value`."""
+    above = float(round_up(value, decimals + 1))
+    factor, _, exponent = f"{above:.{decimals}e}".partition("e")
     power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
     factor = factor.rstrip("0").rstrip(".") if "." in factor else factor
     return power if factor == "1" else f"{factor} × {power}"
-
-
-def percent_up(share: float) -> str:
-    """A share as a percentage with one digit, rounded up: for bounds that must not come out low."""
-    return f"{math.ceil(share * 1000 - 1e-9) / 10:.1f}%"

@@ -71,14 +71,7 @@ def report(
     Returns:
         The path of the file.
     """
-    content = of_result(
-        result,
-        title=title,
-        public_utility=public_utility,
-        ledger=ledger,
-        certificate=certificate,
-    )
-    return _write(content, path)
+    return _write(of_result(result, title, public_utility, ledger, certificate), path)
 
 
 def report_run_directory(

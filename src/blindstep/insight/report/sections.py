@@ -5,21 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from blindstep.insight.report import figures
-from blindstep.insight.report.content import Content
+from blindstep.insight.report.content import Content, noise_norms
 from blindstep.insight.report.markup import (
     Html,
     facts,
     figure,
-    joined,
     listed,
+    note,
+    paragraph,
     rounded,
+    rounded_up,
     scientific,
     section,
     table,
     tag,
-    text,
 )
+from blindstep.optimize.promise import obstacle
 from blindstep.private import accounting
+from blindstep.private.statement import round_up
 
 PAPER = (
     "Qinzi Zhang, Hoang Tran and Ashok Cutkosky. Private Zeroth-Order Nonsmooth Nonconvex "
@@ -29,10 +32,10 @@ PAPER = (
 
 def noise(content: Content) -> Html:
     """Noise against signal over the steps."""
-    released, added = content.gradient_norm, content.noise_norm
-    heading = "Noise against signal"
+    released, heading = content.gradient_norm, "Noise against signal"
     if released.size == 0:
-        return section(heading, tag("p", "No step has been saved yet.", css="note"))
+        return section(heading, note("No step has been saved yet."))
+    added = noise_norms(content.plan, released.size)
     total, ours = float(np.mean(released**2)), float(np.mean(added**2))
     share = min(1.0, ours / total) if total > 0 else 1.0
     said = (
@@ -42,20 +45,17 @@ def noise(content: Content) -> Html:
     )
     return section(
         heading,
-        tag(
-            "p",
+        paragraph(
             f"Over the run, {share:.0%} of the squared length of the released gradients is the noise "
-            f"that was added for privacy. {said}",
+            f"that was added for privacy. {said}"
         ),
         figure(
             figures.noise_against_signal(released, added),
-            joined(
-                tag("span", css="key"),
-                "released gradient ",
-                Html("&ensp;"),
-                tag("span", css="key second"),
-                "noise in it, known from the plan. Root mean squares of norms; both are public.",
-            ),
+            tag("span", css="key"),
+            "released gradient ",
+            Html("&ensp;"),
+            tag("span", css="key second"),
+            "noise in it, known from the plan. Root mean squares of norms; both are public.",
             css="wide",
         ),
     )
@@ -64,58 +64,48 @@ def noise(content: Content) -> Html:
 def stationarity(content: Content) -> Html:
     """What the theorem promises, beside what a certificate measured."""
     plan, made = content.plan, content.certificate
-    promised = "nothing" if plan.tolerance is None else rounded(plan.tolerance, 4)
-    about = f"in expectation, at radius {plan.radius:g}, for the mean of a round chosen at random"
-    if plan.tolerance is None:
-        missing = "Lipschitz bound" if plan.lipschitz is None else "bound on the gap"
-        about = f"no {missing} was given, so no theorem applies"
-    elif plan.vacuous:
+    promised = "nothing" if plan.tolerance is None else rounded_up(plan.tolerance, 4)
+    about = obstacle(plan) or (
+        f"by the theorem, for F = {plan.certifies}: in expectation, at radius {plan.radius:g}, for the "
+        "mean of a round chosen at random"
+    )
+    if plan.vacuous:
         about += "; vacuous: no better than the Lipschitz bound, so every point meets it"
-    rows = [("Promised", promised, f"by the theorem: {about}")]
+    rows = [("Promised", promised, about)]
     after: list[Html] = []
     if made is None:
         after.append(
-            tag(
-                "p",
+            note(
                 "Nothing was measured. ",
                 tag("code", "bs.certificate(loss, result.params, data, radius, public=True)"),
                 " measures it on data declared public; with privacy= and ledger= on private data, "
                 "which are then charged. Give it to the report as certificate=.",
-                css="note",
             )
         )
     else:
         sure = "certain" if made.confidence == 1 else f"confidence {made.confidence:.4g}"
         where = "public records" if made.public else "private records"
-        rows.append(
-            (
-                "Measured",
-                f"≤ {rounded(made.norm_bound, 4)}",
-                f"at radius {made.radius:g}, {sure}; by {made.method} from {made.records:,} {where}",
-            )
-        )
-        after.extend(tag("p", f"Assumes that {each}.", css="note") for each in made.assumes)
+        how = f"at radius {made.radius:g}, {sure}; by {made.method} from {made.records:,} {where}"
+        rows.append(("Measured", f"≤ {rounded_up(made.norm_bound, 4)}", how))
+        after.extend(note(f"Assumes that {each}.") for each in made.assumes)
         if made.privacy is not None:
             both = accounting.compose([content.privacy.mu, made.privacy.mu])
-            delta = content.privacy.delta
             slack = content.privacy.slack + made.privacy.slack
-            epsilon = accounting.epsilon(both, delta, slack)
+            epsilon = accounting.epsilon(both, content.privacy.delta, slack)
             after.append(
-                tag(
-                    "p",
-                    f"The certificate read private records and cost epsilon "
-                    f"{rounded(made.privacy.epsilon)} of its own (mu = {made.privacy.mu:.4g}). On the "
-                    f"same records, run and certificate together are {both:.4g}-Gaussian "
-                    f"differentially private: epsilon "
-                    f"{rounded(epsilon)} at delta = {scientific(delta)}.",
+                paragraph(
+                    "The certificate read private records and cost epsilon "
+                    f"{rounded_up(made.privacy.epsilon)} of its own (mu = "
+                    f"{round_up(made.privacy.mu, 4)}). On the same records, run and certificate "
+                    f"together are {round_up(both, 4)}-Gaussian differentially private: epsilon "
+                    f"{rounded_up(epsilon)} at delta = {scientific(content.privacy.delta)}."
                 )
             )
     return section(
         "How stationary the answer is",
-        tag(
-            "p",
+        paragraph(
             "The Goldstein norm is the length of the shortest average of gradients within a radius of "
-            "the answer. It is 0 at a minimum, smooth or not, and it is what the theory bounds.",
+            "the answer. It is 0 at a minimum, smooth or not, and it is what the theory bounds."
         ),
         facts(rows),
         *after,
@@ -128,13 +118,11 @@ def utility(content: Content) -> Html:
     if not content.public_utility:
         return section(
             heading,
-            tag(
-                "p",
+            note(
                 "Not shown. A loss or an accuracy on private records would be a release of its own, "
                 "and this report adds none. Numbers computed on public data can be given: ",
                 tag("code", "bs.report(result, path, public_utility={...})"),
                 ".",
-                css="note",
             ),
         )
     rows = [
@@ -143,7 +131,7 @@ def utility(content: Content) -> Html:
     ]
     return section(
         heading,
-        tag("p", "Computed by the author of this run on data declared public."),
+        paragraph("Computed by the author of this run on data declared public."),
         table(("", "value"), rows),
     )
 
@@ -163,30 +151,18 @@ def ledger(content: Content) -> Html:
     if spending is None:
         return section(
             heading,
-            tag(
-                "p",
+            note(
                 "No ledger was given for this report. A person whose record is used in several runs "
-                "is protected by their sum, which only a ledger knows.",
-                css="note",
+                "is protected by their sum, which only a ledger knows."
             ),
         )
     rows: list[tuple[str | None, tuple[object, ...]]] = []
     for run in spending["runs"]:
         mine = run["run"] == content.run
-        name = joined(tag("code", run["run"]), " (this run)" if mine else "")
-        rows.append(
-            (
-                "here" if mine else None,
-                (
-                    name,
-                    tag("span", run["since"], css="date"),
-                    f"{run['steps_begun']:,}",
-                    f"{run['mu']:.4g}",
-                    rounded(run["epsilon"]),
-                    scientific(run["delta"]),
-                ),
-            )
-        )
+        name = tag("span", tag("code", run["run"]), " (this run)" if mine else "")
+        since, steps = tag("span", run["since"], css="date"), f"{run['steps_begun']:,}"
+        spent = round_up(run["mu"], 4), rounded_up(run["epsilon"]), scientific(run["delta"])
+        rows.append(("here" if mine else None, (name, since, steps, *spent)))
     for title, prefix, css in (
         ("All runs", "", "total"),
         ("Budget", "budget_", None),
@@ -195,15 +171,14 @@ def ledger(content: Content) -> Html:
         mu, epsilon = spending[prefix + "mu"], spending[prefix + "epsilon"]
         numbers = ("no limit", "", "")
         if mu is not None:
-            numbers = (f"{mu:.4g}", rounded(epsilon), scientific(spending["delta"]))
+            numbers = (round_up(mu, 4), rounded_up(epsilon), scientific(spending["delta"]))
         rows.append((css, (title, "", "", *numbers)))
     return section(
         heading,
-        tag(
-            "p",
+        paragraph(
             f"What every run on the people of {spending['cohort']} has spent, written down before "
             "each release. Epsilons do not add up; mu does, in squares. Each epsilon is at the delta "
-            "beside it: a run's own, or the largest of them for the totals.",
+            "beside it: a run's own, or the largest of them for the totals."
         ),
         table(("run", "since", "steps", "mu", "epsilon", "delta"), rows, words=2),
     )
@@ -218,31 +193,24 @@ def reproduce(content: Content) -> Html:
     )
     return section(
         "How to reproduce it",
-        tag(
-            "p",
+        paragraph(
             "With the loss, the records and the plan, the same kind of run is this. Its numbers will "
-            "differ, as they must: the noise is secret and drawn anew.",
+            "differ, as they must: the noise is secret and drawn anew."
         ),
         tag("pre", code),
-        tag(
-            "details",
-            tag("summary", "The plan as JSON"),
-            tag("pre", content.plan.to_json()),
-        ),
-        tag("p", ", ".join(f"{name} {number}" for name, number in content.versions.items()) + "."),
+        tag("details", tag("summary", "The plan as JSON"), tag("pre", content.plan.to_json())),
+        paragraph(", ".join(f"{name} {number}" for name, number in content.versions.items()) + "."),
     )
 
 
 def cite(content: Content) -> Html:
     """Whom to cite."""
-    year = content.made.year
     return section(
         "How to cite",
-        tag("p", PAPER),
-        tag(
-            "p",
+        paragraph(PAPER),
+        paragraph(
             f"The blindstep authors. blindstep {content.versions['blindstep']}: differentially "
-            f"private optimization from function values alone, {year}. Software.",
+            f"private optimization from function values alone, {content.made.year}. Software."
         ),
     )
 
@@ -252,8 +220,6 @@ def footer(content: Content) -> Html:
     made = content.made.strftime("%d %B %Y").lstrip("0")
     return tag(
         "footer",
-        text(
-            f"Made by blindstep on {made} from {content.source}. It holds public quantities only: no "
-            "loss, no record, no key. This file loads nothing from elsewhere."
-        ),
+        f"Made by blindstep on {made} from {content.source}. It holds public quantities only: no "
+        "loss, no record, no key. This file loads nothing from elsewhere.",
     )
