@@ -97,8 +97,8 @@ def test_erratum_9_the_naive_rate_needs_larger_batches():
     assert 1 < of_many / printed < 4
     # And of the two balancing values the larger one meets the bound.
     problem = Problem(dim, 10**13, 1.0, 1.0, 1 / 9, rho)
-    smaller, larger = sorted(problem.naive_balancing_horizons())
-    assert problem.naive_order_bound(larger) < problem.naive_order_bound(smaller)
+    smaller, larger = sorted(problem.balancing_horizons(naive=True))
+    assert problem.order_bound(larger, naive=True) < problem.order_bound(smaller, naive=True)
     assert problem.naive_batch() == 2 * dim**1.5 / rho
 
 

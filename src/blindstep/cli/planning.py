@@ -51,7 +51,7 @@ def plan(
     horizon: Annotated[int | None, typer.Option(help="Steps in a round (T).")] = None,
     period: Annotated[int | None, typer.Option(help="Steps from one GRAD to the next.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Restarts of the learner (K).")] = None,
-    passes: Annotated[int | None, typer.Option(help="Passes over the records.")] = None,
+    passes: Annotated[int | None, typer.Option(help="Most passes over the records.")] = None,
     first_batch: Annotated[int | None, typer.Option(help="Records of a GRAD (B1).")] = None,
     diff_batch: Annotated[int | None, typer.Option(help="Records of a DIFF (B2).")] = None,
     directions: Annotated[int | None, typer.Option(help="Directions for each record (q).")] = None,

@@ -38,19 +38,12 @@ _NEEDED = {
 
 @dataclass(frozen=True)
 class ProblemFile:
-    """What a problem file defines, checked.
+    """What a problem file defines, checked."""
 
-    Attributes:
-        loss: of parameters and one record.
-        params: where to start.
-        data: arrays, one row for each record.
-        known: those of `lipschitz`, `gap` and `bounds` that it defines.
-    """
-
-    loss: Loss
-    params: PyTree
-    data: PyTree
-    known: dict[str, Any]
+    loss: Loss  # of parameters and one record
+    params: PyTree  # where to start
+    data: PyTree  # arrays, one row for each record
+    known: dict[str, Any]  # those of `lipschitz`, `gap` and `bounds` that it defines
 
 
 def load_problem(path: Path) -> ProblemFile:

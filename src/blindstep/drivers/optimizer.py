@@ -18,7 +18,6 @@ import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import equinox as eqx
@@ -277,12 +276,7 @@ class Optimizer(Uncopied):
     def __enter__(self) -> Optimizer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
         if kind is None:
             self.close()
         else:  # as after a crash: what was told is on the disk

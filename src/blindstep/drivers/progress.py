@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -41,10 +41,5 @@ class RunProgress:
         self._bar.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.__exit__(kind, value, trace)
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        self._bar.__exit__(kind, *rest)

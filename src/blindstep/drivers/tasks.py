@@ -26,36 +26,24 @@ from blindstep.drivers.pytrees import Loss, ParameterSpace
 
 @dataclass(frozen=True)
 class Work:
-    """What all tasks of a run have in common.
+    """What all tasks of a run have in common."""
 
-    Attributes:
-        loss: the user's function.
-        space: how points map to parameters.
-        vectorized: whether the loss takes rows of parameters and records, and gives as many values.
-        timeout: seconds for one call of the loss; None: as long as it takes.
-    """
-
-    loss: Loss
-    space: ParameterSpace
+    loss: Loss  # the user's function
+    space: ParameterSpace  # how points map to parameters
+    # whether the loss takes rows of parameters and records, and gives as many values
     vectorized: bool
-    timeout: float | None
+    timeout: float | None  # seconds for one call of the loss; None: as long as it takes
 
 
 @dataclass(frozen=True)
 class Task:
-    """Records and the points at which to evaluate each of them.
+    """Records and the points at which to evaluate each of them."""
 
-    Attributes:
-        work: what to do.
-        points: one set of points for each record, or one set for all.
-        records: the records: a pytree whose leaves have one row for each.
-        number: how many records.
-    """
-
-    work: Work
+    work: Work  # what to do
+    # one set of points for each record, or one set for all
     points: Float[np.ndarray, "sets each dim"]
-    records: PyTree
-    number: int
+    records: PyTree  # the records: a pytree whose leaves have one row for each
+    number: int  # how many records
 
     @property
     def each(self) -> int:

@@ -13,26 +13,18 @@ from blindstep.estimate.estimators import Estimator
 
 @dataclass(frozen=True)
 class Limits:
-    """The most floats that are held or evaluated at once on one kind of device.
+    """The most floats that are held or evaluated at once on one kind of device."""
 
-    Attributes:
-        memory: floats in one record's directions and probe points, or in a batch's values.
-        drawn: floats in directions of several records or steps that are drawn together.
-        evaluated: floats in directions and probe points that are evaluated together.
-        busy: parameters x records that keep the device busy. With fewer, several points of a shared
-            frame are evaluated together.
-        large_dim: with this many parameters or more, several points are evaluated together, too.
-        large_points: how many points these are.
-        slow_start: whether starting an operation takes long. Then even shared frames are drawn
-            ahead, for groups of steps of equal size.
-    """
-
-    memory: int
-    drawn: int
-    evaluated: int
+    memory: int  # floats in one record's directions and probe points, or in a batch's values
+    drawn: int  # floats in directions of several records or steps that are drawn together
+    evaluated: int  # floats in directions and probe points that are evaluated together
+    # parameters x records that keep the device busy. With fewer, several points of a shared frame
+    # are evaluated together
     busy: int
-    large_dim: int
-    large_points: int
+    large_dim: int  # with this many parameters or more, several points are evaluated together, too
+    large_points: int  # how many points these are
+    # whether starting an operation takes long. Then even shared frames are drawn ahead, for groups
+    # of steps of equal size
     slow_start: bool
 
 
@@ -51,17 +43,11 @@ def limits() -> Limits:
 
 
 class Chunk(NamedTuple):
-    """How much of a batch is in memory at once.
+    """How much of a batch is in memory at once."""
 
-    Attributes:
-        records: records that are evaluated together.
-        directions: directions of each of these records that are evaluated together.
-        drawn: records whose directions are drawn together; a multiple of `records`.
-    """
-
-    records: int
-    directions: int
-    drawn: int
+    records: int  # records that are evaluated together
+    directions: int  # directions of each of these records that are evaluated together
+    drawn: int  # records whose directions are drawn together; a multiple of `records`
 
 
 def chunk_for(estimator: Estimator, batch: int, record_size: int) -> Chunk:

@@ -41,19 +41,12 @@ class Sharing(enum.Enum):
 
 
 class Query(eqx.Module):
-    """What a step wants to know. Public: a function of past releases and public randomness.
+    """What a step wants to know. Public: a function of past releases and public randomness."""
 
-    Attributes:
-        point: x, where the gradient is wanted (w_t).
-        reference: y, the point before it (w_{t-1}); GRAD does not use it.
-        key: public key of the step's directions.
-        kind: GRAD or DIFF.
-    """
-
-    point: Float[Array, " dim"]
-    reference: Float[Array, " dim"]
-    key: Key[Array, ""]
-    kind: Kind = eqx.field(static=True)
+    point: Float[Array, " dim"]  # x, where the gradient is wanted (w_t)
+    reference: Float[Array, " dim"]  # y, the point before it (w_{t-1}); GRAD does not use it
+    key: Key[Array, ""]  # public key of the step's directions
+    kind: Kind = eqx.field(static=True)  # GRAD or DIFF
 
 
 class Estimator(eqx.Module):

@@ -34,23 +34,18 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class Probing:
-    """How the vectors of a batch's records are made. A driver passes it on and looks at nothing.
+    """How the vectors of a batch's records are made. A driver passes it on and looks at nothing."""
 
-    Attributes:
-        estimator: what is estimated, along which directions.
-        take: from row numbers in the data, and places in the batch, to these records.
-        evaluate: from the size of the batch to the function that evaluates the loss.
-        chunk: from the size of the batch to how much is computed at once.
-        sharded: whether the records are spread over devices; then each step draws its own directions.
-        prepared: compact directions that were made ahead, for the records at these consecutive
-            places of the batch; where directions are shared, those of the block, for any places.
-    """
-
-    estimator: Estimator
+    estimator: Estimator  # what is estimated, along which directions
+    # from row numbers in the data, and places in the batch, to these records
     take: Callable[[Rows, Rows], PyTree]
+    # from the size of the batch to the function that evaluates the loss
     evaluate: Callable[[int], Evaluate]
-    chunk: Callable[[int], Chunk]
+    chunk: Callable[[int], Chunk]  # from the size of the batch to how much is computed at once
+    # whether the records are spread over devices; then each step draws its own directions
     sharded: bool = False
+    # compact directions that were made ahead, for the records at these consecutive places of the
+    # batch; where directions are shared, those of the block, for any places
     prepared: Callable[[Rows], PyTree] | None = None
 
     def contributions(self, query: Query, batch: int) -> Contributions:

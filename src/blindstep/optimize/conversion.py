@@ -35,29 +35,17 @@ Sums = tuple[Float[Array, " _"], ...]
 
 
 class State(eqx.Module):
-    """Where a run stands. Public.
+    """Where a run stands. Public."""
 
-    Attributes:
-        position: x_t.
-        move: Delta_t.
-        point: w_t, where the next gradient is wanted.
-        previous: w_{t-1}.
-        total: sum of the round's w so far.
-        learner: the learner's own state.
-        sums: what the running sums of the block remember.
-        round: rounds finished in the whole run.
-        step: t - 1, steps finished in this round.
-    """
-
-    position: Float[Array, " dim"]
-    move: Float[Array, " dim"]
-    point: Float[Array, " dim"]
-    previous: Float[Array, " dim"]
-    total: Float[Array, " dim"]
-    learner: PyTree
-    sums: Float[Array, "slots size"]
-    round: Int[Array, ""]
-    step: Int[Array, ""]
+    position: Float[Array, " dim"]  # x_t
+    move: Float[Array, " dim"]  # Delta_t
+    point: Float[Array, " dim"]  # w_t, where the next gradient is wanted
+    previous: Float[Array, " dim"]  # w_{t-1}
+    total: Float[Array, " dim"]  # sum of the round's w so far
+    learner: PyTree  # the learner's own state
+    sums: Float[Array, "slots size"]  # what the running sums of the block remember
+    round: Int[Array, ""]  # rounds finished in the whole run
+    step: Int[Array, ""]  # t - 1, steps finished in this round
 
 
 class Told(eqx.Module):
@@ -68,19 +56,12 @@ class Told(eqx.Module):
 
 
 class Conversion(eqx.Module):
-    """The state machine.
+    """The state machine."""
 
-    Attributes:
-        estimator: how gradients are asked for.
-        prefix: how releases become running sums.
-        learner: the online learner.
-        horizon: T, steps in a round; a multiple of the period.
-    """
-
-    estimator: Estimator
-    prefix: Prefix
-    learner: Learner
-    horizon: int = eqx.field(static=True)
+    estimator: Estimator  # how gradients are asked for
+    prefix: Prefix  # how releases become running sums
+    learner: Learner  # the online learner
+    horizon: int = eqx.field(static=True)  # T, steps in a round; a multiple of the period
 
     def __check_init__(self) -> None:
         if self.horizon % self.period:

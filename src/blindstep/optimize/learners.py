@@ -15,19 +15,12 @@ from jaxtyping import Array, Float, PyTree
 
 
 class Step(NamedTuple):
-    """What a learner does after a released gradient.
+    """What a learner does after a released gradient."""
 
-    Attributes:
-        state: its state from now on.
-        move: Delta_{t+1}, its next move.
-        move_norm: |Delta_{t+1}|.
-        gradient_norm: |g~_t|.
-    """
-
-    state: PyTree
-    move: Float[Array, " dim"]
-    move_norm: Float[Array, ""]
-    gradient_norm: Float[Array, ""]
+    state: PyTree  # its state from now on
+    move: Float[Array, " dim"]  # Delta_{t+1}, its next move
+    move_norm: Float[Array, ""]  # |Delta_{t+1}|
+    gradient_norm: Float[Array, ""]  # |g~_t|
 
 
 class Learner(eqx.Module):

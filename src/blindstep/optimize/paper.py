@@ -15,10 +15,9 @@ def plan_paper(choices: Choices, records: int) -> Plan:
     if choices.horizon is not None or choices.rounds is not None or not made.vacuous:
         return made
     problem = choices.problem(records)
-    if made.oracle == "naive":
-        order = problem.naive_order_bound(made.horizon, made.first_batch)
-    else:
-        order = problem.order_bound(made.horizon, made.diff_batch)
+    naive = made.oracle == "naive"
+    batch = made.first_batch if naive else made.diff_batch
+    order = problem.order_bound(made.horizon, batch, naive=naive)
     if order > problem.lipschitz:
         raise VacuousPlan(
             f"the theorem promises nothing here: with {records} records in dimension "
@@ -97,13 +96,10 @@ def _horizon(choices: Choices, records: int, first: int | None, diff_batch: int)
         raise InvalidArgument(
             "the theorem chooses the horizon from lipschitz and gap: give both, or fix horizon."
         )
-    problem = choices.problem(records)
-    if naive:
-        wanted = max(problem.naive_balancing_horizons(first or 1))
-    else:
-        wanted = max(problem.balancing_horizons(diff_batch))
-        if first is not None:  # cor:privacy: past this, what B1 costs does not fall any more
-            wanted = min(wanted, 2 * first / diff_batch)
+    batch = (first or 1) if naive else diff_batch
+    wanted = max(choices.problem(records).balancing_horizons(batch, naive=naive))
+    if first is not None and not naive:  # cor:privacy: past this, what B1 costs falls no more
+        wanted = min(wanted, 2 * first / diff_batch)
     return max(1, min(math.ceil(wanted), longest))
 
 

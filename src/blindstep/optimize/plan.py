@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds
@@ -36,8 +35,6 @@ _COUNTS = (
     "directions",
 )
 _AMOUNTS = ("smoothing", "radius", "reach", "lipschitz", "gap")
-# One number for each gradient of a block.
-PerGradient = Float[np.ndarray, " period"]
 # The largest amount, and one over the smallest: quotients of a user's amounts and counts fit.
 _MOST = 1e60
 
@@ -223,7 +220,7 @@ class Plan:
 
     # -- what it promises -------------------------------------------------------------------------
 
-    def release_std(self) -> PerGradient:
+    def release_std(self) -> promise.PerGradient:
         """Standard deviation of the noise on each gradient of a block, per coordinate: |row of B|."""
         return self._noise_level() * kept.row_norms(self.mechanism, self.period)
 

@@ -7,6 +7,7 @@ parameters of the paper's theorem, `klt` those of its successor. Whatever the us
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 
 from blindstep.errors import InvalidArgument, VacuousPlan, answers_typos, count, positive
@@ -101,32 +102,13 @@ def plan(
             than `lipschitz`. Fix `horizon` (or `rounds`) to run all the same: privacy does not
             depend on it. Or no number of records certifies `tolerance`.
     """
+    given = dict(locals())
     one_of("preset", preset, PRESETS)
     enforced = Bounds() if bounds is None else bounds
     if lipschitz is not None and isinstance(enforced, Bounds):
         enforced = enforced & Lipschitz(lipschitz)
-    choices = Choices(
-        dim=dim,
-        privacy=privacy,
-        radius=radius,
-        bounds=enforced,
-        lipschitz=lipschitz,
-        gap=gap,
-        oracle=oracle,
-        horizon=horizon,
-        period=period,
-        rounds=rounds,
-        passes=passes,
-        first_batch=first_batch,
-        diff_batch=diff_batch,
-        directions=directions,
-        evaluations=evaluations,
-        mechanism=mechanism,
-        sampler=sampler,
-        sharing=sharing,
-        smoothing=smoothing,
-        reach=reach,
-    )
+    given["bounds"] = enforced
+    choices = Choices(**{field.name: given[field.name] for field in fields(Choices)})
     if (records is None) == (tolerance is None):
         raise InvalidArgument(
             f"give either records or tolerance, got records={records!r} and "

@@ -33,7 +33,6 @@ from blindstep.private.mechanisms import (
 )
 from blindstep.private.tables.toeplitz import BLT, SquareRoot, lower_toeplitz
 
-
 Of = TypeVar("Of", bound=Mechanism)
 Normalised = TypeVar("Normalised", bound=ColumnNormalised)
 

@@ -43,23 +43,16 @@ class Problem:
         drop = self.gap + self.lipschitz * self.smoothing
         return self.lipschitz * self.smoothing * self.records / drop
 
-    def balancing_horizons(self, diff_batch: int = 1) -> tuple[float, float]:
+    def balancing_horizons(self, batch: int = 1, *, naive: bool = False) -> tuple[float, float]:
         """The horizons that balance progress with statistics, and progress with privacy.
 
         Theorem thm:convergence takes their minimum; its bound is met with the maximum (erratum 2).
-        With B2 records a DIFF, B2 T takes the place of T, and the regret L / sqrt(T) is no longer
-        hidden by sqrt(d / (B2 T)) L where B2 > d.
+        With `batch` records a DIFF, or a step of the naive oracle, B T takes the place of T, and the
+        regret L / sqrt(T) is no longer hidden by sqrt(d / (B T)) L where B > d.
         """
-        scale = self._scale / diff_batch
-        statistical = (self._slope(diff_batch) * scale) ** (2 / 3)
-        private = math.sqrt(self.dim**1.5 * scale / (diff_batch * self.rho))
-        return statistical, private
-
-    def naive_balancing_horizons(self, batch: int = 1) -> tuple[float, float]:
-        """The same for the naive oracle with batches of B (appendix app:comparison)."""
         scale = self._scale / batch
         statistical = (self._slope(batch) * scale) ** (2 / 3)
-        private = (self.dim**1.5 * scale / (batch * self.rho)) ** (2 / 3)
+        private = (self.dim**1.5 * scale / (batch * self.rho)) ** (2 / 3 if naive else 1 / 2)
         return statistical, private
 
     def naive_batch(self) -> int:
@@ -77,18 +70,14 @@ class Problem:
         """
         return self.dim ** (5 / 6) / self._scale ** (1 / 3)
 
-    def order_bound(self, horizon: float, diff_batch: int = 1) -> float:
-        """(F* + L delta) T / (delta M) + sqrt(d) L / sqrt(T) + d^(3/2) L / (T rho) at B2 = 1."""
-        return self.lipschitz * (
-            horizon * diff_batch / self._scale
-            + self._slope(diff_batch) / math.sqrt(horizon)
-            + self.dim**1.5 / (horizon * diff_batch * self.rho)
-        )
+    def order_bound(self, horizon: float, batch: int = 1, *, naive: bool = False) -> float:
+        """(F* + L delta) T / (delta M) + sqrt(d) L / sqrt(T) + d^(3/2) L / (T rho) at B = 1.
 
-    def naive_order_bound(self, horizon: float, batch: int = 1) -> float:
-        """The same for the naive oracle with batches of B (appendix app:comparison)."""
-        errors = math.sqrt(self.dim / batch) + 1 + self.dim**1.5 / (batch * self.rho)
-        return self.lipschitz * (horizon * batch / self._scale + errors / math.sqrt(horizon))
+        For the naive oracle (appendix app:comparison) sqrt(T) is in the place of T in the last term.
+        """
+        private = self.dim**1.5 / (batch * self.rho * (math.sqrt(horizon) if naive else horizon))
+        statistical = self._slope(batch) / math.sqrt(horizon)
+        return self.lipschitz * (horizon * batch / self._scale + statistical + private)
 
     def _slope(self, batch: int) -> float:
         """The larger of sqrt(d / B) and 1: errors of the estimates, and regret, in units of L."""

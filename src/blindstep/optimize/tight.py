@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Clip
@@ -226,61 +227,56 @@ class Search:
 
     def plan_at(self, point: Point) -> Plan | None:
         """The plan at a point of the search, in whole numbers; None if it does not fit."""
-        return _plan_at(self.choices, self._records, point, self.certified)
-
-
-def _plan_at(choices: Choices, records: int, point: Point, certified: bool) -> Plan | None:
-    period = max(1, round(2**point.period))
-    if choices.horizon is not None:
-        horizon = choices.horizon
-        if horizon % period:
+        choices, records = self.choices, self._records
+        period = max(1, round(2**point.period))
+        if choices.horizon is not None:
+            horizon = choices.horizon
+            if horizon % period:
+                return None
+        else:
+            horizon = period * max(1, round(2 ** min(point.blocks_per_round, 40.0)))
+        diff_batch = choices.diff_batch or max(1, round(2 ** min(point.diff_batch, 50.0)))
+        first_batch = choices.first_batch or max(
+            1, round(diff_batch * period * 2 ** min(point.first_ratio, 30.0))
+        )
+        passes = 1 if self.certified else choices.passes or 1
+        if point.passes is not None:
+            first_batch = records
+            passes = min(choices.passes or 1, max(1, round(2 ** min(point.passes, 62.0))))
+        if period == 1:
+            diff_batch = 1  # there are no DIFFs
+        directions = choices.directions or min(
+            choices.dim, max(1, round(choices.dim * 2 ** min(point.directions, 0.0)))
+        )
+        size = first_batch + diff_batch * (period - 1)
+        blocks = _blocks(choices, records, size, directions, passes)
+        rounds = choices.rounds or min(blocks * period, MOST_RELEASES) // horizon
+        if rounds < 1 or rounds * horizon // period > blocks:
             return None
-    else:
-        horizon = period * max(1, round(2 ** min(point.blocks_per_round, 40.0)))
-    diff_batch = choices.diff_batch or max(1, round(2 ** min(point.diff_batch, 50.0)))
-    first_batch = choices.first_batch or max(
-        1, round(diff_batch * period * 2 ** min(point.first_ratio, 30.0))
-    )
-    passes = 1 if certified else choices.passes or 1
-    if point.passes is not None:
-        first_batch = records
-        passes = min(choices.passes or 1, max(1, round(2 ** min(point.passes, 62.0))))
-    if period == 1:
-        diff_batch = 1  # there are no DIFFs
-    directions = choices.directions or min(
-        choices.dim, max(1, round(choices.dim * 2 ** min(point.directions, 0.0)))
-    )
-    size = first_batch + diff_batch * (period - 1)
-    blocks = _blocks(choices, records, size, directions, passes)
-    rounds = choices.rounds or min(blocks * period, MOST_RELEASES) // horizon
-    if rounds < 1 or rounds * horizon // period > blocks:
-        return None
-    smoothing = choices.smoothing or choices.radius * min(
-        0.9, max(_LEAST_SMOOTHING, 2**point.smoothing)
-    )
-    reach = choices.reach or (choices.radius - smoothing) / horizon
-    if reach <= 0:
-        return None
-    sampler = choices.sampler or _SAMPLER
-    known = choices.known(records)
-    if choices.lipschitz is not None and point.clip > 0:
-        rms = choices.lipschitz * math.sqrt(moments_of(sampler, directions, choices.dim).grad)
-        known["bounds"] = choices.bounds & Clip(_CLIPS[point.clip] * rms)
-    return Plan(
-        preset="tight",
-        mechanism=choices.mechanism or _mechanism(period),
-        sampler=sampler,
-        sharing=point.sharing,
-        horizon=horizon,
-        period=period,
-        rounds=rounds,
-        first_batch=first_batch,
-        diff_batch=diff_batch,
-        directions=directions,
-        smoothing=smoothing,
-        reach=reach,
-        **known,
-    )
+        smoothing = choices.smoothing or choices.radius * min(
+            0.9, max(_LEAST_SMOOTHING, 2**point.smoothing)
+        )
+        reach = choices.reach or (choices.radius - smoothing) / horizon
+        if reach <= 0:
+            return None
+        sampler = choices.sampler or _SAMPLER
+        known = choices.known(records)
+        if choices.lipschitz is not None and point.clip > 0:
+            rms = choices.lipschitz * math.sqrt(moments_of(sampler, directions, choices.dim).grad)
+            known["bounds"] = choices.bounds & Clip(_CLIPS[point.clip] * rms)
+        return _plan(
+            choices,
+            period,
+            known,
+            sharing=point.sharing,
+            horizon=horizon,
+            rounds=rounds,
+            first_batch=first_batch,
+            diff_batch=diff_batch,
+            directions=directions,
+            smoothing=smoothing,
+            reach=reach,
+        )
 
 
 def _blocks(choices: Choices, records: int, size: int, directions: int, passes: int) -> int:
@@ -291,9 +287,16 @@ def _blocks(choices: Choices, records: int, size: int, directions: int, passes: 
     return blocks
 
 
-def _mechanism(period: int) -> str:
-    """The most accurate noise that needs little memory."""
-    return "independent" if period == 1 else "blt"
+def _plan(choices: Choices, period: int, known: dict[str, Any], **chosen: Any) -> Plan:
+    """The plan, with the most accurate noise that needs little memory unless another is fixed."""
+    return Plan(
+        preset="tight",
+        mechanism=choices.mechanism or ("independent" if period == 1 else "blt"),
+        sampler=choices.sampler or _SAMPLER,
+        period=period,
+        **known,
+        **chosen,
+    )
 
 
 # -- without a Lipschitz bound ----------------------------------------------------------------
@@ -336,18 +339,16 @@ def _by_clip_norm(choices: Choices, records: int) -> Plan:
             "shorter horizon or more passes."
         )
     smoothing = choices.smoothing or _LEAST_SMOOTHING * choices.radius
-    return Plan(
-        preset="tight",
-        mechanism=choices.mechanism or _mechanism(period),
-        sampler=choices.sampler or _SAMPLER,
+    return _plan(
+        choices,
+        period,
+        choices.known(records),
         sharing=choices.sharing or "block",
         horizon=horizon,
-        period=period,
         rounds=rounds,
         first_batch=first_batch,
         diff_batch=diff_batch,
         directions=directions,
         smoothing=smoothing,
         reach=choices.reach or (choices.radius - smoothing) / horizon,
-        **choices.known(records),
     )

@@ -215,21 +215,10 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
         ledger: str | os.PathLike[str] | None = None,
         budget: Privacy | None = None,
     ) -> None:
-        super().__init__(
-            epsilon,
-            delta,
-            loss=loss,
-            hidden=hidden,
-            clip=clip,
-            passes=passes,
-            directions=directions,
-            reach=reach,
-            smoothing=smoothing,
-            random_state=random_state,
-            checkpoint=checkpoint,
-            ledger=ledger,
-            budget=budget,
-        )
+        shared = dict(locals())
+        for own in ("self", "classes", "__class__"):
+            del shared[own]
+        super().__init__(**shared)
         self.classes = classes
 
     def fit(self, X: Any, y: Any) -> PrivateClassifier:
@@ -300,20 +289,8 @@ class PrivateRegressor(RegressorMixin, _PrivateModel):
         epsilon: privacy of one fit, for replacing one row.
         delta: of (epsilon, delta)-DP; choose it well below 1 / rows.
         loss: "absolute" (the median), "squared" (the mean), or a JAX function of prediction and target.
-        hidden: sizes of hidden layers; () is a linear model.
-        clip: norm to which one row's gradient estimate is clipped.
-        passes: gradient steps; each goes over all rows.
-        directions: directions along which each step looks; at most the number of weights is used.
-        reach: longest step; default 0.1 for a linear model, 0.3 for a network.
-        smoothing: how far apart the loss is evaluated; default 0.01.
-        random_state: leave it out, and the noise is from the operating system. A whole number of any
-            size, or a RandomState, makes a fit reproducible and *not private against anyone who knows
-            or can guess the seed*; `privacy_` says so.
-        checkpoint: a directory for the run: the same fit goes on after a crash where it was. It holds
-            the noise key: keep it as secret as the data.
-        ledger: a file in which all fits on the same people add up what they spend.
-        budget: what all fits in the ledger together may spend, such as Privacy(epsilon=4): a fit that
-            would spend more is refused before it looks at a row.
+        hidden, clip, passes, directions, reach, smoothing, random_state, checkpoint, ledger, budget:
+            as in `PrivateClassifier`.
 
     Attributes:
         privacy_: the privacy statement of the fit.
