@@ -19,18 +19,18 @@ demo: $(STAMP)
 	$(BIN)/blindstep demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # What is long or statistical: 200 kills, audits of every preset and mechanism, thousands of spoiled files.
 test-deep: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 mutants: $(STAMP)
 	$(BIN)/python scripts/mutants.py
 
 # Every line and branch of the folder that privacy rests on, by the tests of that folder.
 coverage: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered tests/private
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered tests/private
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks scripts examples

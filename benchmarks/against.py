@@ -26,7 +26,9 @@ NAMES = ("svm", "small_network", "large_network")
 def load(root: Path) -> dict[str, ModuleType]:
     """The modules of the checkout at `root`, apart from those of any other checkout."""
     ours = ("blindstep", "benchmarks")
-    hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in ours}
+    hidden = {
+        name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in ours
+    }
     sys.path[:0] = [str(root), str(root / "src")]
     try:
         from benchmarks import speed_problems, speed_programs

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from blindstep.errors import InvalidArgument
+from blindstep.estimate.bounds import Lipschitz
 from blindstep.optimize import promise
+from blindstep.optimize.choices import Choices
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan
+from blindstep.optimize.tight import Search
 from blindstep.private.statement import Privacy
 
 POPULATION, RECORDS = "the population", "the mean over the records"
@@ -66,6 +69,22 @@ def test_a_round_that_leaves_the_radius_certifies_nothing():
     near = plan(**SMALL, records=3000, reach=0.05)  # the horizon follows
     assert near.smoothing + near.reach * near.horizon <= near.radius * (1 + 1e-9)
     assert near.certifies == POPULATION
+
+
+def test_the_request_that_was_promised_too_much():
+    """REVIEW 6.1: 0.1 promised 0.0189, for no F that was named."""
+    asked = Choices(
+        *(2, Privacy(rho=1e5), 0.5, Lipschitz(1.0)), lipschitz=1.0, gap=1.0, passes=10**6
+    )
+    formula, proven = (Search(asked, 20, certified) for certified in (False, True))
+    made = formula.plan_at(formula.best())
+    assert made.bound.total == pytest.approx(0.0189, abs=1e-4)
+    assert made.tolerance is None
+    made = proven.plan_at(proven.best())
+    assert made.tolerance == pytest.approx(0.0293, abs=1e-4)
+    assert made.certifies == RECORDS
+    with pytest.raises(InvalidArgument, match="too large to be stated"):
+        plan(**SMALL | {"privacy": Privacy(rho=1e5)}, records=20, passes=10**6)
 
 
 def test_the_promise_of_a_file_cannot_be_changed():

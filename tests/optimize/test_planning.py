@@ -150,6 +150,7 @@ def test_a_plan_can_be_read_aloud():
         ({"records": None, "tolerance": 2.0}, "every point meets it"),
         ({"records": None, "tolerance": 0.5, "gap": None}, "needs lipschitz and gap"),
         ({"records": None, "tolerance": 0.5, "horizon": 5}, "leaves horizon and rounds"),
+        ({"records": None, "tolerance": 0.5, "passes": 2, "first_batch": 5}, "certify nothing"),
         ({"lipschitz": None}, "nothing bounds"),
         ({"lipschitz": None, "bounds": Range(0, 1), "preset": "paper"}, "fix horizon"),
         ({"records": 1, "horizon": 2, "preset": "paper"}, "one round of horizon 2 needs 4 records"),

@@ -133,6 +133,10 @@ def _records_for(planner: Planner, choices: Choices, tolerance: float) -> int:
         raise InvalidArgument(
             "a tolerance leaves horizon and rounds to the planner: do not fix them."
         )
+    if (choices.passes or 1) > 1 and (choices.first_batch or choices.diff_batch):
+        raise InvalidArgument(
+            "several passes of batches of some records certify nothing: leave out passes or batches."
+        )
     past: PastTheMost | None = None
 
     def certified(records: int) -> bool | None:
