@@ -135,7 +135,7 @@ def test_random_ledger_arguments(number, tmp_path, monkeypatch):
 
 
 def test_commands_that_read_a_plan_refuse_it_by_name(tmp_path):
-    driver_runs.run("host", tmp_path / "run", plan=driver_runs.SHORT, data=driver_runs.FEW)
+    driver_runs.run("host", tmp_path / "run", plan=driver_runs.SHORT, data=driver_runs.DATA)
     path = tmp_path / "run" / "plan.json"
     for content in (b"", b"\xff\xfe{", b"[" * 9999, b'{"dim": NaN}', None):
         path.unlink()

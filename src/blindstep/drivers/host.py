@@ -83,7 +83,8 @@ def minimize(
 
     A loss that raises, gives anything but a finite number, is late or takes its worker down makes
     that record count 0 in that step; nothing is raised or written about it. So try the loss on a
-    made-up record first: one that fails for everybody looks like one that never changes.
+    made-up record first: one that fails for everybody looks like one that never changes. The choices
+    of the plan, `preset` to `reach`, are those of `blindstep.minimize`.
 
     Args:
         loss: any Python function of parameters and one record (NumPy arrays), giving one number.
@@ -91,10 +92,7 @@ def minimize(
         data: a pytree of arrays whose leading axis is the record: one row, one person.
         privacy: the budget, such as Privacy(epsilon=4, delta=1e-5).
         radius: Goldstein radius of the answer.
-        plan: a ready plan (`blindstep.plan`) instead of `privacy`, `radius` and the choices below.
-        preset, lipschitz, gap, bounds, oracle, horizon, period, rounds, passes, first_batch,
-            diff_batch, directions, evaluations, mechanism, sampler, sharing, smoothing, reach:
-            choices of the plan, as in `blindstep.minimize`.
+        plan: a ready plan (`blindstep.plan`) instead of `privacy`, `radius` and choices.
         executor: a `concurrent.futures` executor, or a function that makes one. With a function, a
             pool that broke with a worker is replaced, and the tasks that were lost are repeated.
         map: a function like the builtin map instead, such as a pool's `map` or `ray_map`.

@@ -283,14 +283,12 @@ class PrivateRegressor(RegressorMixin, _PrivateModel):
     """A private linear or small ReLU regression, trained from values of any per-record loss.
 
     Scale features *and target* with public constants, to about unit size; see `PrivateClassifier`
-    for what that means in a pipeline.
+    for what that means in a pipeline, and for the arguments that are not described here.
 
     Args:
         epsilon: privacy of one fit, for replacing one row.
         delta: of (epsilon, delta)-DP; choose it well below 1 / rows.
         loss: "absolute" (the median), "squared" (the mean), or a JAX function of prediction and target.
-        hidden, clip, passes, directions, reach, smoothing, random_state, checkpoint, ledger, budget:
-            as in `PrivateClassifier`.
 
     Attributes:
         privacy_: the privacy statement of the fit.
