@@ -93,7 +93,7 @@ OF_NOISE = (
         "float(self.diff_clip) / schedule.diff_batch",
         "float(self.diff_clip) / schedule.first_batch",
         PAPER,
-        BRUTE,
+        test_of("private", "sensitivity", "a_worst_case_reaches_the_cost_of_every_batch"),
     ),
     mutant(
         "the clip of the wrong kind",

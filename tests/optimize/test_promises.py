@@ -98,9 +98,9 @@ def check(plan, seed):
     assert plan.tolerance < plan.lipschitz
     rng, ratios = np.random.default_rng(seed), []
     runs = Runs(plan, rng)
-    for line in (far(plan), leaning(plan)):
+    for line, number in ((far(plan), RUNS - 1), (leaning(plan), RUNS)):
         assert line.drop() <= plan.gap * (1 + 1e-9)
-        values = [runs.mean_norm(line, drawn(line, plan, rng), s) for s in range(RUNS)]
+        values = [runs.mean_norm(line, drawn(line, plan, rng), s) for s in range(number)]
         assert np.mean(values) + sure(values) < plan.tolerance
         ratios.append(np.mean(values) / plan.tolerance)
     return max(ratios)
@@ -118,14 +118,14 @@ def random_plan(number):
         asked = {
             "preset": preset,
             "dim": int(rng.integers(1, 4)),
-            "records": int(10 ** (rng.uniform(1.2, 1.8) if several else rng.uniform(4.0, 4.8))),
+            "records": int(10 ** (rng.uniform(1.2, 1.8) if several else rng.uniform(4.0, 4.6))),
             "privacy": bs.Privacy(rho=float(rng.uniform(4, 10))),
             "radius": radius,
             "lipschitz": lipschitz,
             "gap": lipschitz * radius * 1.2 ** rng.uniform(1, 10),
         }
         if several:
-            asked["passes"] = int(10 ** rng.uniform(2.3, 3.2))
+            asked["passes"] = int(10 ** rng.uniform(2.3, 2.9))
         if preset == "tight":
             asked |= fixed[(number // 8 + number // 4) % 4]
         if preset == "paper" and number % 2 == 1:
@@ -188,7 +188,7 @@ def test_what_holds_for_the_records_is_refuted_for_the_population(monkeypatch):
     for ups, chance in ((0, 1 / 16), (1, 6 / 16), (2, 9 / 16)):  # of two records
         mine = Line(1.0, population.places, np.array([2 - ups, ups]) / 2)
         assert mine.drop() <= plan.gap
-        ends = [runs.along(drawn(mine, plan, rng), seed) for seed in range(3)]
+        ends = [runs.along(drawn(mine, plan, rng), seed) for seed in range(2)]
         held, broken = (
             [line.norms(end, plan.radius).mean() for end in ends] for line in (mine, population)
         )
