@@ -18,6 +18,8 @@ from mutant_kinds import (
 )
 from mutants_of_noise import OF_NOISE
 
+INSIDE = 16 * " "  # the indentation inside `Gate.through`
+
 MUTANTS = (
     *OF_NOISE,
     # -- records that count too much -----------------------------------------------------------------
@@ -165,12 +167,12 @@ MUTANTS = (
     Mutant(
         "ledger written after the release",
         (
-            (GATE, "        self._port.charge(first, count, answers)\n", ""),
+            (GATE, f"{INSIDE}self._port.charge(first, count, answers)\n", ""),
             (
                 GATE,
-                "        memory, out = program(permit, self._memory)\n",
-                "        memory, out = program(permit, self._memory)\n"
-                "        self._port.charge(first, count, answers)\n",
+                f"{INSIDE}memory, out = program(permit, self._memory)\n",
+                f"{INSIDE}memory, out = program(permit, self._memory)\n"
+                f"{INSIDE}self._port.charge(first, count, answers)\n",
             ),
         ),
         (test_of("private", "gate", "nothing_runs_before_the_charge_and_nothing_after_a_refusal"),),

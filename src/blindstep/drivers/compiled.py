@@ -86,7 +86,7 @@ def minimize(
         horizon: steps in a round.
         period: steps from one fresh gradient to the next.
         rounds: restarts of the learner.
-        passes: times that the run goes through the records.
+        passes: times that the run may go through the records.
         first_batch: records of a fresh gradient.
         diff_batch: records of a gradient difference.
         directions: random directions for each record.
