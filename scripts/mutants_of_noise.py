@@ -12,6 +12,7 @@ from mutant_kinds import (
     SESSION,
     TERMS,
     TIGHT,
+    TOEPLITZ,
     Mutant,
     mutant,
     test_of,
@@ -203,7 +204,7 @@ OF_NOISE = (
     ),
     mutant(
         "columns of BLT twice as long as said",
-        "private/tables/toeplitz.py",
+        TOEPLITZ,
         "return xp.sqrt(square) * _ROUND_UP",
         "return 0.5 * xp.sqrt(square) * _ROUND_UP",
         BLT,

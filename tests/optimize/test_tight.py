@@ -10,12 +10,11 @@ from benchmarks import auto_grid
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Clip, Range
 from blindstep.estimate.frames import Haar, Structured
-from blindstep.optimize.choices import MOST_RELEASES
 from blindstep.optimize.planner import plan as make_plan
 from blindstep.optimize.promise import least_tolerance
 from blindstep.optimize.theory import clip_bias, frame_moments, sphere_moments
 from blindstep.optimize.tight import Search
-from blindstep.private.schedule import Schedule
+from blindstep.private.schedule import MOST_RELEASES, Schedule
 from blindstep.private.statement import Privacy
 
 PRINTED = 4.599  # noise of the paper's constants at d = 100, T = 1024, rho = 1, per coordinate

@@ -20,8 +20,6 @@ PRESETS = ("tight", "paper", "klt")
 ORACLES = ("variance-reduced", "naive")
 SAMPLERS: dict[str, type[Directions]] = {each.name: each for each in (Sphere, Haar, Structured)}
 SHARINGS = tuple(each.value for each in Sharing)
-# Releases of a run are numbered by 32-bit integers (`private.schedule`).
-MOST_RELEASES = 2**31 - 1
 
 _AMOUNTS = ("radius", "lipschitz", "gap", "smoothing", "reach")
 _COUNTS = (

@@ -24,10 +24,10 @@ import numpy as np
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Clip
-from blindstep.optimize.choices import MOST_RELEASES, Choices
+from blindstep.optimize.choices import Choices
 from blindstep.optimize.plan import Plan, finished
 from blindstep.optimize.promise import estimation_error
-from blindstep.private.schedule import MOST_RELEASES_IN_A_BLOCK
+from blindstep.private.schedule import MOST_RELEASES, MOST_RELEASES_IN_A_BLOCK
 
 
 def plan_klt(choices: Choices, records: int) -> Plan:

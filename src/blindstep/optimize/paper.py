@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from blindstep.errors import InvalidArgument, VacuousPlan
-from blindstep.optimize.choices import MOST_RELEASES, Choices
+from blindstep.optimize.choices import Choices
 from blindstep.optimize.plan import Plan, finished
+from blindstep.private.schedule import MOST_RELEASES
 
 
 def plan_paper(choices: Choices, records: int) -> Plan:

@@ -12,12 +12,12 @@ from functools import partial
 
 from blindstep.errors import InvalidArgument, VacuousPlan, answers_typos, count, positive
 from blindstep.estimate.bounds import Bounds, Lipschitz
-from blindstep.optimize.choices import MOST_RELEASES, PRESETS, Choices, one_of
+from blindstep.optimize.choices import PRESETS, Choices, one_of
 from blindstep.optimize.klt import plan_klt
 from blindstep.optimize.paper import plan_paper, theorem_plan
 from blindstep.optimize.plan import PastTheMost, Plan
 from blindstep.optimize.tight import plan_tight
-from blindstep.private.schedule import MOST_RELEASES_IN_A_BLOCK
+from blindstep.private.schedule import MOST_RELEASES, MOST_RELEASES_IN_A_BLOCK
 from blindstep.private.statement import Privacy
 
 Planner = Callable[[Choices, int], Plan]

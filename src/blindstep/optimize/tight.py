@@ -16,10 +16,11 @@ from typing import Any
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Clip
-from blindstep.optimize.choices import MOST_RELEASES, Choices
+from blindstep.optimize.choices import Choices
 from blindstep.optimize.kept import moments_of
 from blindstep.optimize.plan import Plan, finished
 from blindstep.optimize.promise import least_tolerance
+from blindstep.private.schedule import MOST_RELEASES
 from blindstep.private.statement import Privacy
 
 _SAMPLER = "structured"

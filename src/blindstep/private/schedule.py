@@ -21,7 +21,7 @@ from blindstep.private.noise import public_stream
 # Noise and accounting of a block are worked out release by release, in memory.
 MOST_RELEASES_IN_A_BLOCK = 2**22
 # Releases are numbered by 32-bit integers, which also address the noise.
-_MOST_RELEASES = 2**31 - 1
+MOST_RELEASES = 2**31 - 1
 
 
 class Kind(enum.Enum):
@@ -63,7 +63,7 @@ class Schedule:
                 f"{self.period - 1} x diff_batch {self.diff_batch}) does not fit into "
                 f"{self.records} records: use a shorter period, smaller batches or more records."
             )
-        if self.releases > _MOST_RELEASES:
+        if self.releases > MOST_RELEASES:
             raise InvalidArgument(
                 f"{self.releases} releases cannot be numbered: use larger batches or fewer passes."
             )
