@@ -32,7 +32,7 @@ def run(
     plan = bs.plan(
         records=users,
         dim=WEIGHTS,
-        privacy=bs.Privacy(epsilon=epsilon, delta=1e-6),
+        privacy=bs.Privacy(epsilon=epsilon, delta=1e-7),
         radius=3.0,  # smoothing + reach x horizon
         preset="tight",
         oracle="naive",

@@ -7,47 +7,100 @@ result = bs.minimize(loss, params, data, privacy=bs.Privacy(epsilon=4, delta=1e-
 print(result.privacy)
 """
 
-from blindstep.drivers import host
-from blindstep.drivers.callbacks import LossFailed
-from blindstep.drivers.compiled import minimize
-from blindstep.drivers.engines import EngineLost
-from blindstep.drivers.optimizer import Optimizer
-from blindstep.drivers.result import History, Result
-from blindstep.errors import (
-    BlindstepError,
-    HorizonExceeded,
-    InvalidArgument,
-    NoEntropy,
-    SecretCopied,
-    VacuousPlan,
-)
-from blindstep.estimate.bounds import Bounds, Clip, Lipschitz, Range
-from blindstep.insight.audit import Audit, audit
-from blindstep.insight.certificate import Certificate, certificate
-from blindstep.insight.clipping import fraction_clipped
-from blindstep.insight.report import report
-from blindstep.ledger.refusals import (
-    BudgetExceeded,
-    CheckpointDamaged,
-    CheckpointError,
-    CheckpointMismatch,
-    CheckpointUnwritable,
-    LedgerBusy,
-    LedgerDamaged,
-    LedgerError,
-    LedgerMismatch,
-    LedgerTruncated,
-    LedgerUnreadable,
-    LedgerUnwritable,
-    NoiseReused,
-    RecordsConsumed,
-    StorageError,
-)
-from blindstep.optimize.plan import Plan
-from blindstep.optimize.planner import plan
-from blindstep.private.statement import Privacy, Statement
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers and editors; at run time the table below does it
+    from blindstep.drivers import host
+    from blindstep.drivers.callbacks import LossFailed
+    from blindstep.drivers.compiled import minimize
+    from blindstep.drivers.engines import EngineLost
+    from blindstep.drivers.optimizer import Optimizer
+    from blindstep.drivers.result import History, Result
+    from blindstep.errors import (
+        BlindstepError,
+        HorizonExceeded,
+        InvalidArgument,
+        LargeDelta,
+        NoEntropy,
+        SecretCopied,
+        VacuousPlan,
+    )
+    from blindstep.estimate.bounds import Bounds, Clip, Lipschitz, Range
+    from blindstep.insight.audit import Audit, audit
+    from blindstep.insight.certificate import Certificate, certificate
+    from blindstep.insight.clipping import fraction_clipped
+    from blindstep.insight.report import report
+    from blindstep.ledger.refusals import (
+        BudgetExceeded,
+        CheckpointDamaged,
+        CheckpointError,
+        CheckpointMismatch,
+        CheckpointUnwritable,
+        LedgerBusy,
+        LedgerDamaged,
+        LedgerError,
+        LedgerMismatch,
+        LedgerTruncated,
+        LedgerUnreadable,
+        LedgerUnwritable,
+        NoiseReused,
+        RecordsConsumed,
+        StorageError,
+    )
+    from blindstep.optimize.plan import Plan
+    from blindstep.optimize.planner import plan
+    from blindstep.private.statement import Privacy, Statement
 
 __version__ = "0.1.0"
+
+# Where each name lives. It is imported when it is first asked for (PEP 562): JAX takes a second to
+# import, and whoever asks for help or catches an error need not wait for it.
+_HOMES = {
+    "Audit": "blindstep.insight.audit",
+    "BlindstepError": "blindstep.errors",
+    "Bounds": "blindstep.estimate.bounds",
+    "BudgetExceeded": "blindstep.ledger.refusals",
+    "Certificate": "blindstep.insight.certificate",
+    "CheckpointDamaged": "blindstep.ledger.refusals",
+    "CheckpointError": "blindstep.ledger.refusals",
+    "CheckpointMismatch": "blindstep.ledger.refusals",
+    "CheckpointUnwritable": "blindstep.ledger.refusals",
+    "Clip": "blindstep.estimate.bounds",
+    "EngineLost": "blindstep.drivers.engines",
+    "History": "blindstep.drivers.result",
+    "HorizonExceeded": "blindstep.errors",
+    "InvalidArgument": "blindstep.errors",
+    "LargeDelta": "blindstep.errors",
+    "LedgerBusy": "blindstep.ledger.refusals",
+    "LedgerDamaged": "blindstep.ledger.refusals",
+    "LedgerError": "blindstep.ledger.refusals",
+    "LedgerMismatch": "blindstep.ledger.refusals",
+    "LedgerTruncated": "blindstep.ledger.refusals",
+    "LedgerUnreadable": "blindstep.ledger.refusals",
+    "LedgerUnwritable": "blindstep.ledger.refusals",
+    "Lipschitz": "blindstep.estimate.bounds",
+    "LossFailed": "blindstep.drivers.callbacks",
+    "NoEntropy": "blindstep.errors",
+    "NoiseReused": "blindstep.ledger.refusals",
+    "Optimizer": "blindstep.drivers.optimizer",
+    "Plan": "blindstep.optimize.plan",
+    "Privacy": "blindstep.private.statement",
+    "Range": "blindstep.estimate.bounds",
+    "RecordsConsumed": "blindstep.ledger.refusals",
+    "Result": "blindstep.drivers.result",
+    "SecretCopied": "blindstep.errors",
+    "Statement": "blindstep.private.statement",
+    "StorageError": "blindstep.ledger.refusals",
+    "VacuousPlan": "blindstep.errors",
+    "audit": "blindstep.insight.audit",
+    "certificate": "blindstep.insight.certificate",
+    "fraction_clipped": "blindstep.insight.clipping",
+    "host": "blindstep.drivers",
+    "minimize": "blindstep.drivers.compiled",
+    "plan": "blindstep.optimize.planner",
+    "report": "blindstep.insight.report",
+}
 
 __all__ = [
     "Audit",
@@ -64,6 +117,7 @@ __all__ = [
     "History",
     "HorizonExceeded",
     "InvalidArgument",
+    "LargeDelta",
     "LedgerBusy",
     "LedgerDamaged",
     "LedgerError",
@@ -93,3 +147,20 @@ __all__ = [
     "plan",
     "report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The public name, imported from where it lives and kept."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'blindstep' has no attribute {name!r}")
+    module = import_module(home)
+    found = getattr(module, name, None)
+    # `host` is a module itself.
+    globals()[name] = import_module(f"{home}.{name}") if found is None else found
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    """What there is, imported or not."""
+    return sorted({*globals(), *_HOMES})

@@ -43,6 +43,10 @@ class SecretCopied(BlindstepError, TypeError):
     """Something that holds a noise key was to be copied or pickled."""
 
 
+class LargeDelta(UserWarning):
+    """A budget's delta is above 0.1 / records: it allows to publish a record one time in ten."""
+
+
 def positive(name: str, value: object, remedy: str = "give a finite number above 0") -> float:
     """Return `value` as a float, or raise: it must be a finite real number above zero."""
     number = finite(name, value, remedy)

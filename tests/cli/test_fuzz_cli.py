@@ -13,6 +13,7 @@ from blindstep.cli import app
 from storage_helpers import write_some
 
 RUNNER = CliRunner()
+pytestmark = pytest.mark.filterwarnings("ignore::blindstep.errors.LargeDelta")
 NUMBERS = ["0", "-1", "1", "0.5", "1e-5", "1e-300", "5e-324", "1e300", "1e999", "-0.0", "nan"]
 NUMBERS += ["inf", "x", "1,5", "0x10", "1_000", "٣"]
 NUMBERS += ["1e9", "3.7", "1e-12", "40", "1000", "", " ", "9" * 400]
@@ -96,6 +97,7 @@ def plan_arguments(rng):
     sensible = {"--dim": rng.choice(["1", "2", "5", "20"]), "--radius": rng.choice(["0.1", "1"])}
     sensible |= {"--records": rng.choice(["1", "10", "1000", "100000"]), "--lipschitz": "1"}
     sensible |= {rng.choice(["--rho", "--epsilon"]): rng.choice(["0.1", "1", "8"])}
+    sensible["--delta"] = "1e-6"
     for name in rng.sample(COUNTS[2:], rng.randrange(3)):
         sensible[name] = rng.choice(["1", "2", "4", "7", "64"])
     for name in rng.sample(CHOICES, rng.randrange(3)):

@@ -1,7 +1,6 @@
 """`blindstep train`: a problem file to parameters, and what a newcomer is told."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from blindstep.cli import app
+from blindstep.cli import train as command
 
-command = sys.modules["blindstep.cli.train"]  # the module: the package has the function's name
 GOOD = """
 import jax.numpy as jnp
 

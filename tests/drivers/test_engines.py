@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 import pytest
 
+import attack
 import blindstep as bs
 from blindstep.drivers import host
 from blindstep.ledger.ledger import read_ledger
@@ -125,6 +126,16 @@ def test_dask_with_a_killed_worker(client, tmp_path, alone):
     check_killed(tmp_path, alone, executor=client.get_executor())
 
 
+@pytest.mark.slow
+def test_no_record_reaches_another_on_dask(client):
+    attack.check(executor=client.get_executor())
+
+
+@pytest.mark.slow
+def test_a_record_that_kills_dask_s_workers_counts_zero_alone(client):
+    attack.check(["exits"], None, (19,), executor=client.get_executor())
+
+
 # -- Ray ------------------------------------------------------------------------------------------
 
 
@@ -160,3 +171,26 @@ def test_ray(ray, alone, workers):
 @pytest.mark.slow
 def test_ray_with_a_killed_worker(ray, tmp_path, alone):
     check_killed(tmp_path, alone, map=host.ray_map)
+
+
+@pytest.mark.slow
+def test_no_record_reaches_another_on_ray(ray):
+    attack.check(map=host.ray_map)
+
+
+@pytest.mark.slow
+def test_a_record_that_kills_ray_s_workers_counts_zero_alone(ray):
+    attack.check(["exits", "interrupts"], None, (19,), map=host.ray_map)
+
+
+@pytest.mark.slow
+def test_a_loss_that_ray_s_workers_cannot_load_is_refused(ray):
+    class Unloadable:
+        def __reduce__(self):
+            return int, ("no number",)
+
+        def __call__(self, x, z):
+            return 0.0
+
+    with pytest.raises(bs.InvalidArgument, match=r"fresh process \(ValueError\)"):
+        through(Unloadable(), map=host.ray_map, timeout=60.0)

@@ -73,7 +73,7 @@ def test_demo_for_people(invoke, stories):
 
 
 def test_a_user_votes_twice():
-    made = votes.plan_votes(20_000, votes.Privacy(epsilon=1))
+    made = votes.plan_votes(20_000, votes.Privacy(epsilon=1, delta=1e-6))
     assert made.directions == 1
     assert made.passes == 1
     assert made.bounds.width == 1

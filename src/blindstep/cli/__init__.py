@@ -2,29 +2,82 @@
 
 from __future__ import annotations
 
+import warnings
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from blindstep.cli.audit import audit
-from blindstep.cli.demo import demo
-from blindstep.cli.ledger import show
-from blindstep.cli.planning import plan, privacy
-from blindstep.cli.report import report
-from blindstep.cli.train import train
+from blindstep.errors import LargeDelta
+
+# Each command: the module that has it, and the first sentence of its help. A module is imported when
+# its command runs, since JAX comes with it, which takes longer than reading this table.
+COMMANDS = {
+    "privacy": (
+        "blindstep.cli.planning",
+        "Convert a privacy budget, exactly: rho to epsilon, or epsilon to rho.",
+    ),
+    "plan": (
+        "blindstep.cli.planning",
+        "Plan a run: every number of it, what it costs and what it certifies.",
+    ),
+    "train": (
+        "blindstep.cli.train",
+        "Train privately on a problem file. The same command goes on after a crash.",
+    ),
+    "audit": (
+        "blindstep.cli.audit",
+        "Attack a plan through its own code: a lower bound on mu against what is claimed.",
+    ),
+    "report": (
+        "blindstep.cli.report",
+        "Write a self-contained HTML report of a run: privacy, noise, plan, ledger; nothing secret.",
+    ),
+    "demo": (
+        "blindstep.cli.demo",
+        "Two private runs on embedded data, in about a minute: votes of users, and digits.",
+    ),
+    "ledger": ("blindstep.cli.ledger", "What was spent, run by run."),
+}
+
+
+class _Later(TyperCommand):
+    """Stands for a command in the list of commands; when it is called, the command itself is made."""
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
+        """The context of the command itself, which is then what runs."""
+        name = str(self.name)
+        return load(name).make_context(info_name, args, *more, **extra)
+
+
+class _Commands(TyperGroup):
+    """The commands of the table, none imported before it is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands.update(
+            {name: _Later(name, help=said) for name, (_, said) in COMMANDS.items()}
+        )
+
+
+def load(name: str) -> Any:
+    """The command of this name, imported and ready to run."""
+    found = getattr(import_module(COMMANDS[name][0]), name)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_group(found)
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(found)
+    return typer.main.get_command(alone)
+
 
 app = typer.Typer(
+    cls=_Commands,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (privacy, plan, train, audit, report, demo):
-    app.command()(command)
-
-ledger_app = typer.Typer(no_args_is_help=True, help="What was spent, run by run.")
-ledger_app.command()(show)
-app.add_typer(ledger_app, name="ledger")
 
 
 def _version(asked: bool) -> None:
@@ -43,6 +96,17 @@ def _options(
     """Differentially private optimization from function values alone."""
 
 
+def _one_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+    """A warning of this package as its errors look: one line, without a place in the source."""
+    if issubclass(category, LargeDelta):
+        return f"blindstep: warning: {message}\n"
+    return _as_python_does(message, category, *where, **more)
+
+
+_as_python_does = warnings.formatwarning
+
+
 def main() -> None:
     """Entry point of the `blindstep` command."""
+    warnings.formatwarning = _one_line
     app()

@@ -11,7 +11,10 @@ from blindstep.cli.common import AsJson, fail, print_json
 from blindstep.errors import BlindstepError
 from blindstep.insight.spending import read_spending, spending_numbers, spending_table
 
+ledger = typer.Typer(no_args_is_help=True, help="What was spent, run by run.")
 
+
+@ledger.command()
 def show(
     path: Annotated[str, typer.Argument(help="A ledger, or a run directory.")],
     delta: Annotated[

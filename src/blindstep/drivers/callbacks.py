@@ -1,4 +1,7 @@
-"""A loss that raises while a compiled program runs: in a callback, or by `equinox.error_if`."""
+"""A loss that raises while a compiled program runs: in a callback.
+
+Also by `equinox.error_if`, in a version of equinox whose checks `error_checks` cannot replace.
+"""
 
 from __future__ import annotations
 

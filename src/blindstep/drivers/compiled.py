@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.drivers import mesh
 from blindstep.drivers.callbacks import telling_failures
+from blindstep.drivers.error_checks import voiding
 from blindstep.drivers.planned import plan_for
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import Loss, ParameterSpace, check_loss, count_records
@@ -72,7 +73,8 @@ def minimize(
 
     Args:
         loss: a JAX function of parameters and one record, giving one number. It may be nonsmooth
-            and nonconvex. A value that is not finite makes that record count 0 in that step.
+            and nonconvex. A value that is not finite makes that record count 0 in that step, and so
+            does an `equinox.error_if` that fails. It must not print or call back to be seen.
         params: where to start: a pytree of floating-point arrays.
         data: a pytree of arrays whose leading axis is the record: one row, one person.
         privacy: the budget, such as Privacy(epsilon=4, delta=1e-5).
@@ -214,8 +216,10 @@ def run_blocks(
     `sharding` is how the records are spread over devices.
     """
 
+    checked = voiding(loss)
+
     def at(point: Float[Array, " dim"], record: PyTree) -> Any:
-        return loss(space.unflatten(point), record)
+        return checked(space.unflatten(point), record)
 
     spread = None if sharding is None else functools.partial(mesh.spread, sharding=sharding)
     probing = probing_of_loss(machine.estimator, at, data, spread)

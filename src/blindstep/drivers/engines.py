@@ -7,9 +7,11 @@ a pure evaluation may be repeated, only its value enters the step, once.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,9 @@ from blindstep.errors import BlindstepError, InvalidArgument
 
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 MakeExecutor = Callable[[], concurrent.futures.Executor]
-Outcome = np.ndarray | Exception
+# A cancelled task of asyncio's kind is no Exception.
+_Lost = (Exception, asyncio.CancelledError)
+Outcome = np.ndarray | BaseException
 
 # How often tasks are given out before those that are lost are taken apart, record by record.
 _TRIES = 3
@@ -72,6 +76,15 @@ class Engine:
                 )
         return [results[place] for place in range(len(tasks))]
 
+    def check(self, nobody: Task) -> None:
+        """Refuse, before a step is asked for, what the workers say that they can never do.
+
+        A task without a record finds the workers in threads that cannot keep a time limit, and a loss
+        that cannot be loaded there. Workers that do not answer at all are left to `perform`.
+        """
+        for _ in self._outcomes([nobody]):
+            pass
+
     def close(self) -> None:
         """Shut down what was made here; an executor that the user gave is the user's."""
         if self._made is not None:
@@ -92,7 +105,7 @@ class Engine:
                 return outcome
             self._renew()
         ((_, outcome),) = self._outcomes([task.nobody()])
-        if isinstance(outcome, Exception):
+        if not isinstance(outcome, np.ndarray):
             raise EngineLost(
                 f"the workers do not answer any more ({type(outcome).__name__}, after {_TRIES} "
                 "tries): the step was not released. Give `executor` as a function that makes a "
@@ -103,9 +116,13 @@ class Engine:
 
     def _outcomes(self, tasks: list[Task]) -> Iterator[tuple[int, Outcome]]:
         """Each task's number with its values, or with the engine's error, in any order."""
-        if self._given is None and self._make is None:
-            return self._through_map(tasks)
-        return self._through_executor(tasks)
+        through_map = self._given is None and self._make is None
+        for place, outcome in (self._through_map if through_map else self._through_executor)(tasks):
+            # Ray hands on what was raised as the cause of an error of its own.
+            reason = getattr(outcome, "cause", None) or outcome
+            if isinstance(reason, InvalidArgument):  # no record has a part in it
+                raise InvalidArgument(str(reason)) from None
+            yield place, outcome
 
     def _through_map(self, tasks: list[Task]) -> Iterator[tuple[int, Outcome]]:
         done = 0
@@ -113,7 +130,7 @@ class Engine:
             for values in (self._map or map)(perform, tasks):
                 yield done, values
                 done += 1
-        except Exception as error:
+        except _Lost as error:
             yield from ((place, error) for place in range(done, len(tasks)))
 
     def _through_executor(self, tasks: list[Task]) -> Iterator[tuple[int, Outcome]]:
@@ -121,13 +138,13 @@ class Engine:
         for place, task in enumerate(tasks):
             try:
                 futures[self._executor().submit(perform, task)] = place
-            except Exception as error:  # broken between two submissions
+            except _Lost as error:  # broken between two submissions
                 yield place, error
         # Not concurrent.futures.as_completed: Dask's futures are none of its own.
         for future, place in futures.items():
             try:
                 yield place, future.result()
-            except Exception as error:
+            except _Lost as error:
                 yield place, error
 
     def _executor(self) -> Any:
@@ -139,20 +156,41 @@ class Engine:
 
     def _renew(self) -> None:
         """Leave a broken executor behind, if there is a way to make another."""
+        if type(self._given) is ProcessPoolExecutor and self._given._broken:
+            # Broken for good, and of no more use to the user: this one is made after it.
+            self._make, self._given = _twin_of(self._given), None
         if self._made is not None:
             self._made.shutdown(wait=False)
             self._made = None
 
 
-def ray_map(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+def _twin_of(pool: Any) -> MakeExecutor:
+    """Makes process pools like this one."""
+    return functools.partial(
+        ProcessPoolExecutor,
+        pool._max_workers,
+        pool._mp_context,
+        pool._initializer,
+        pool._initargs,
+        max_tasks_per_child=pool._max_tasks_per_child,
+    )
+
+
+def ray_map(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     """A map over Ray tasks, which Ray itself repeats when their worker dies: map=ray_map.
 
-    Needs `ray.init(...)` before, and the extra `blindstep[ray]`.
+    Needs `ray.init(...)` before, and the extra `blindstep[ray]`. An item whose worker died each time
+    gives Ray's error in place of a value, so that the others keep theirs.
     """
     import ray
+    from ray.exceptions import RayError
 
     remote = _ray_function(function)
-    return ray.get([remote.remote(item) for item in items])
+    for answer in [remote.remote(item) for item in items]:
+        try:
+            yield ray.get(answer)
+        except RayError as error:
+            yield error
 
 
 @functools.lru_cache(maxsize=8)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from blindstep.drivers.error_checks import voiding
 from blindstep.drivers.evaluators import CompiledLoss, Evaluator, PlainLoss
 from blindstep.drivers.pytrees import Loss, ParameterSpace
 from blindstep.drivers.query import points_at
@@ -76,8 +77,9 @@ def _from_loss(
     data: PyTree,
     query: Query,
 ) -> tuple[Memory, Float[Array, " dim"]]:
+    checked = voiding(loss)
     probing = probing_of_loss(
-        estimator, lambda point, record: loss(space.unflatten(point), record), data
+        estimator, lambda point, record: checked(space.unflatten(point), record), data
     )
     return _release(permit, memory, probing, query)
 

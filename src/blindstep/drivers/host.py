@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from blindstep.drivers import isolation
 from blindstep.drivers.engines import Engine, EngineLost, MakeExecutor, Map, ray_map
 from blindstep.drivers.optimizer import Optimizer
 from blindstep.drivers.planned import plan_for
@@ -93,15 +94,20 @@ def minimize(
         privacy: the budget, such as Privacy(epsilon=4, delta=1e-5).
         radius: Goldstein radius of the answer.
         plan: a ready plan (`blindstep.plan`) instead of `privacy`, `radius` and choices.
-        executor: a `concurrent.futures` executor, or a function that makes one. With a function, a
-            pool that broke with a worker is replaced, and the tasks that were lost are repeated.
+        executor: a `concurrent.futures` executor, or a function that makes one. With a function,
+            or a plain ProcessPoolExecutor, a pool that broke with a worker is replaced, and the tasks
+            that were lost are repeated.
         map: a function like the builtin map instead, such as a pool's `map` or `ray_map`.
         vectorized: the loss takes rows: parameters and records with one more leading axis, giving
             one value for each row. A row's value must depend on that row alone: privacy is for
             each record, and a loss that mixes rows would let one record speak for others.
-        timeout: seconds for one call of the loss, measured where it runs. A late call goes on in the
-            background and is not read. Who is late is up to the machine, so results repeat exactly
-            only where nobody is.
+        timeout: seconds for one call of the loss. With it each record is evaluated in a process of
+            its own, which is killed when it is late, with all that it started; a vectorised loss is
+            called for one record at a time. This keeps the loss from remembering anything between
+            records, also what it imports or compiles at its first call; it costs a few milliseconds
+            a record, and limits a record's memory to that of the machine / (processors + 1). Who is
+            late is up to the machine's total load: give far more than a call takes. Needs fork, as
+            on Linux, and a loss that can be pickled; threads are refused.
         seed: for reproduction only: a seeded run is not private against anyone who knows or can
             guess the seed.
         progress: show a progress bar (round, privacy spent, time; never a loss).
@@ -125,21 +131,40 @@ def minimize(
     space, chosen = ParameterSpace.of(params), locals()
     plan = plan_for(space, count_records(data), plan, chosen)
     _check_signature(loss)
-    if timeout is not None:
-        positive("timeout", timeout, "give seconds, or leave it out")
-    work = Work(loss, space, vectorized, timeout)
     data = jax.tree.map(
         lambda leaf: leaf if isinstance(leaf, np.memmap) else np.asarray(leaf), data
     )
     engine = Engine(executor, map)
-    with Optimizer(
-        plan, params, data=data, seed=seed, checkpoint=checkpoint, ledger=ledger, budget=budget
-    ) as opt:
-        try:
+    try:
+        work = _work(loss, space, data, vectorized, timeout, engine)
+        with Optimizer(
+            plan, params, data=data, seed=seed, checkpoint=checkpoint, ledger=ledger, budget=budget
+        ) as opt:
             _answer(opt, data, work, engine, progress)
-        finally:
-            engine.close()
+    finally:
+        engine.close()
+        isolation.dismiss()
     return opt.result()
+
+
+def _work(
+    loss: Loss,
+    space: ParameterSpace,
+    data: PyTree,
+    vectorized: bool,
+    timeout: float | None,
+    engine: Engine,
+) -> Work:
+    """What to do for each record. A time limit that cannot be kept is refused before any charge."""
+    if timeout is None:
+        return Work(loss, space, vectorized)
+    timeout = positive("timeout", timeout, "give seconds, or leave it out")
+    nobody = jax.tree.map(lambda leaf: np.asarray(leaf[:0]), data)
+    point = np.zeros((1, 1, space.dim))
+    sealed = isolation.seal(loss, space.unflatten(point[0, 0]), nobody)
+    work = Work(sealed, space, vectorized, timeout)
+    engine.check(Task(work, point, nobody, 0))
+    return work
 
 
 def _answer(opt: Optimizer, data: PyTree, work: Work, engine: Engine, progress: bool) -> None:

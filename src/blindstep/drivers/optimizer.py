@@ -38,6 +38,7 @@ from blindstep.ledger.checkpoint import Arrays
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.optimize.conversion import Conversion, State, Told
+from blindstep.optimize.delta import check_delta
 from blindstep.optimize.plan import Plan
 from blindstep.private.gate import Memory, Permit
 from blindstep.private.noise import Uncopied
@@ -102,6 +103,8 @@ class Optimizer(Uncopied):
             raise InvalidArgument(
                 f"the plan is for {plan.dim} parameters, but params has {self.space.dim}: plan again."
             )
+        check_delta(plan.privacy, plan.records)
+        check_delta(budget, plan.records, "budget")
         self._turn = threading.RLock()
 
         def known() -> fingerprints.Fingerprints:

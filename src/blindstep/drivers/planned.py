@@ -8,6 +8,7 @@ from typing import Any
 
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.errors import InvalidArgument
+from blindstep.optimize.delta import check_delta
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan as make_plan
 
@@ -26,8 +27,18 @@ def plan_for(
     """The plan that was given, if it fits, or the one that the other arguments describe.
 
     `arguments` are those that the driver was called with, by name, such as its `locals()`: those
-    named in `CHOICES` count, unless they are None.
+    named in `CHOICES` count, unless they are None. What is left to check, the deltas of the plan and of
+    the `budget` against the number of records, is checked here.
     """
+    made = _plan_for(space, records, plan, arguments)
+    check_delta(made.privacy, made.records)
+    check_delta(arguments.get("budget"), made.records, "budget")
+    return made
+
+
+def _plan_for(
+    space: ParameterSpace, records: int, plan: Plan | None, arguments: Mapping[str, Any]
+) -> Plan:
     given = {name: arguments[name] for name in CHOICES if arguments.get(name) is not None}
     if plan is None:
         if not {"privacy", "radius"} <= given.keys():

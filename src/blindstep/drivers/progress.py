@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -23,7 +24,7 @@ class RunProgress:
             BarColumn(),
             TextColumn("privacy spent: {task.fields[spent]}"),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
+            console=Console(file=sys.stderr),  # held: losses are evaluated in silence
             disable=not show,
         )
         self._task = self._bar.add_task("run", total=plan.rounds, spent="nothing yet")

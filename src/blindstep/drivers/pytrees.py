@@ -112,7 +112,11 @@ def count_records(data: PyTree) -> int:
 
 
 def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
-    """Trace the loss on shapes alone; it must give one real number for each record."""
+    """Trace the loss on shapes alone; it must give one real number for each record, and only that.
+
+    A loss with effects (`jax.debug.print`, `io_callback`, an unhandled `checkify.check`) would say
+    something about a record past the gate, so it is refused.
+    """
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
         if leaf.dtype.kind in "OSUMm":  # objects, text, dates
             raise InvalidArgument(
@@ -125,7 +129,7 @@ def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
         lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.asarray(leaf).dtype), params
     )
     try:
-        out = jax.eval_shape(loss, shaped, record)
+        traced, out = jax.make_jaxpr(loss, return_shape=True)(shaped, record)
     except (
         jax.errors.ConcretizationTypeError,
         jax.errors.TracerArrayConversionError,
@@ -136,6 +140,12 @@ def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
             "without float(), int() or numpy; a loss that must run as plain Python goes through "
             "blindstep.host.minimize."
         ) from error
+    if traced.effects:
+        raise InvalidArgument(
+            "the loss prints, calls back or checks while the program runs (jax.debug.print, "
+            "io_callback, checkify.check), and what it says of a record would pass by the noise: take "
+            "that out, and try the loss on made-up records instead. equinox.error_if may stay."
+        )
     leaves = jax.tree.leaves(out)
     if len(leaves) != 1 or leaves[0].shape != ():
         shapes = ", ".join(str(leaf.shape) for leaf in leaves) or "nothing"

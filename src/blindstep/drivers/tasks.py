@@ -5,7 +5,9 @@ numbers: what a loss raised, did not finish in time or gave that is no number is
 that record count 0.
 
 Records must not touch each other: a record that fails may void its own values, never a neighbour's.
-Else the loss of one record would depend on another. So a vectorised call that fails is taken apart.
+Else the loss of one record would depend on another. With a time limit each record has a process of
+its own (`isolation`). Without one, records share the worker's interpreter; what one raises or says
+stays with it (`silence`), and a vectorised call that fails is taken apart.
 """
 
 from __future__ import annotations
@@ -13,26 +15,35 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from numbers import Real
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
 
+from blindstep.drivers.cells import number, numbers_of_rows
+from blindstep.drivers.isolation import Sealed, points_message, ready, values_apart
 from blindstep.drivers.pytrees import Loss, ParameterSpace
+from blindstep.drivers.silence import interrupt, silence, this_process
+from blindstep.errors import InvalidArgument
+
+
+def _this_thread() -> tuple[str, int]:
+    return this_process(), threading.get_ident()
 
 
 @dataclass(frozen=True)
 class Work:
     """What all tasks of a run have in common."""
 
-    loss: Loss  # the user's function
+    loss: Loss | Sealed  # the user's function; with a time limit, as bytes
     space: ParameterSpace  # how points map to parameters
     # whether the loss takes rows of parameters and records, and gives as many values
     vectorized: bool
-    timeout: float | None  # seconds for one call of the loss; None: as long as it takes
+    timeout: float | None = None  # seconds for one call of the loss; None: as long as it takes
+    # the process and the thread that the run is in: who performs a task may be another
+    home: tuple[str, int] = field(default_factory=_this_thread)
 
 
 @dataclass(frozen=True)
@@ -68,67 +79,82 @@ class Task:
 
 def perform(task: Task) -> Float[np.ndarray, "number each"]:
     """All values of a task, NaN where there is none. Raises nothing that depends on a record."""
+    work, here = task.work, task.work.home[0] == this_process()
+    if isinstance(work.loss, Sealed):
+        return _apart(task, work.loss)
     if task.number == 0:
         return task.voided()
-    if not task.work.vectorized:
-        return _one_by_one(task)
-    values = _at_once(task)
-    if values is None and task.number > 1:
-        parts = (_at_once(part) for part in map(task.only, range(task.number)))
-        empty = np.full((1, task.each), math.nan)
-        values = np.concatenate([empty if part is None else part for part in parts])
-    return task.voided() if values is None else values
+    with silence(worker=not here), interrupt.watched(here=here):
+        if not work.vectorized:
+            return _one_by_one(task, work.loss)
+        values = _at_once(task, work.loss)
+        if values is None and task.number > 1:
+            parts = (_at_once(task.only(place), work.loss) for place in range(task.number))
+            empty = np.full((1, task.each), math.nan)
+            values = np.concatenate([empty if part is None else part for part in parts])
+        return task.voided() if values is None else values
 
 
-def _one_by_one(task: Task) -> Float[np.ndarray, "number each"]:
+def _apart(task: Task, loss: Sealed) -> Float[np.ndarray, "number each"]:
+    """Each record in a process of its own, and one record in a call."""
+    work, values = task.work, task.voided()
+    assert work.timeout is not None
+    worker = work.home[0] != this_process()
+    if not worker and work.home[1] != threading.get_ident():
+        raise InvalidArgument(
+            "`timeout` with threads: they share one interpreter, through which one record's work "
+            "delays another's, and who is late would depend on others. Give processes, such as "
+            "executor=lambda: get_reusable_executor(max_workers=2) of loky, or leave `timeout` out."
+        )
+    ready(loss, work.timeout)  # also for no record: shows whether the loss can be loaded here
+    message = b""
+    for i in range(task.number):
+        if i == 0 or len(task.points) > 1:
+            message = _points_message(work, task.points[i])
+        if work.vectorized:
+            rows = [i] * task.each
+            record = jax.tree.map(lambda leaf, rows=rows: leaf[rows], task.records)
+        else:
+            record = jax.tree.map(lambda leaf, i=i: leaf[i], task.records)
+        values[i] = values_apart(loss, work.timeout, message, record, task.each, worker=worker)
+    return values
+
+
+def _points_message(work: Work, points: Float[np.ndarray, "each dim"]) -> bytes:
+    if work.vectorized:
+        return points_message([work.space.unflatten(points)], len(points))
+    return points_message([work.space.unflatten(point) for point in points], None)
+
+
+def _one_by_one(task: Task, loss: Loss) -> Float[np.ndarray, "number each"]:
     work, values = task.work, task.voided()
     for i in range(task.number):
         record = jax.tree.map(lambda leaf, i=i: leaf[i], task.records)
         points = task.points[i if len(task.points) > 1 else 0]
         for j, point in enumerate(points):
-            values[i, j] = number(_call(work, work.space.unflatten(point), record))
+            values[i, j] = number(_quietly(loss, work.space.unflatten(point), record))
     return values
 
 
-def _at_once(task: Task) -> Float[np.ndarray, "number each"] | None:
+def _at_once(task: Task, loss: Loss) -> Float[np.ndarray, "number each"] | None:
     """All values by one call; None if it failed or gave anything but one number for each row."""
     rows = task.number * task.each
     points = np.broadcast_to(task.points, (task.number, *task.points.shape[1:]))
     records = jax.tree.map(lambda leaf: np.repeat(leaf, task.each, axis=0), task.records)
-    out = _call(task.work, task.work.space.unflatten(points.reshape(rows, -1)), records)
-    try:
-        values = np.asarray(out)
-        if values.shape != (rows,) or values.dtype.kind not in "biuf":
-            return None
-        return values.astype(np.float64).reshape(task.number, task.each)
-    except Exception:
-        return None
-
-
-def _call(work: Work, params: PyTree, records: PyTree) -> Any:
-    """The loss's value; None if it raised or was late. Nobody learns which, or with what words."""
-    if work.timeout is None:
-        return _quietly(work.loss, params, records)
-    box: list[Any] = []
-    # A thread works in every kind of worker. One that is late cannot be stopped: it is left to
-    # itself, its value unread; a daemon does not keep the worker alive.
-    thread = threading.Thread(
-        target=lambda: box.append(_quietly(work.loss, params, records)), daemon=True
-    )
-    thread.start()
-    thread.join(work.timeout)
-    return box[0] if box else None
+    out = _quietly(loss, task.work.space.unflatten(points.reshape(rows, -1)), records)
+    values = numbers_of_rows(out, rows)
+    return None if values is None else values.reshape(task.number, task.each)
 
 
 def _quietly(loss: Loss, params: PyTree, records: PyTree) -> Any:
-    """The loss's value; None if it raised anything but Ctrl-C. NumPy's warnings are not printed."""
+    """The loss's value; None if it raised, nobody learns what. The user's own Ctrl-C goes on."""
     try:
         with np.errstate(all="ignore"):
-            return loss(params, records)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt from None  # without the loss's words, if it was the loss
+            value = loss(params, records)
     except BaseException:
-        return None
+        value = None
+    interrupt.passed_on()
+    return value
 
 
 def numbers(values: Sequence[Any] | Shaped[np.ndarray | Array, " some"]) -> Float[np.ndarray, " n"]:
@@ -136,13 +162,3 @@ def numbers(values: Sequence[Any] | Shaped[np.ndarray | Array, " some"]) -> Floa
     if isinstance(values, np.ndarray | jax.Array) and np.asarray(values).dtype.kind in "biuf":
         return np.asarray(values, dtype=np.float64)
     return np.asarray([number(value) for value in values], dtype=np.float64)
-
-
-def number(value: object) -> float:
-    """One answer as a float, NaN if it is not one real number."""
-    try:
-        if isinstance(value, np.ndarray | np.generic | jax.Array):
-            value = value.item()
-        return float(value) if isinstance(value, Real) else float("nan")
-    except Exception:
-        return float("nan")

@@ -13,6 +13,7 @@ from functools import partial
 from blindstep.errors import InvalidArgument, VacuousPlan, answers_typos, count, positive
 from blindstep.estimate.bounds import Bounds, Lipschitz
 from blindstep.optimize.choices import PRESETS, Choices, one_of
+from blindstep.optimize.delta import check_delta
 from blindstep.optimize.klt import plan_klt
 from blindstep.optimize.paper import plan_paper, theorem_plan
 from blindstep.optimize.plan import PastTheMost, Plan
@@ -97,7 +98,8 @@ def plan(
         reach: the longest step (D).
 
     Raises:
-        InvalidArgument: an argument that no run can use, or records that are too few.
+        InvalidArgument: an argument that no run can use, records that are too few, or a budget whose
+            delta is 1 / records or more. Above 0.1 / records it warns (`LargeDelta`).
         VacuousPlan: the paper's theorem was to choose the horizon, and its bound is no better
             than `lipschitz`. Fix `horizon` (or `rounds`) to run all the same: privacy does not
             depend on it. Or no number of records certifies `tolerance`.
@@ -117,7 +119,9 @@ def plan(
     if tolerance is not None:
         wanted = positive("tolerance", tolerance)
         records = _records_for(_SEARCHED[preset], choices, wanted)
-    return _PLANNERS[preset](choices, count("records", records))
+    records = count("records", records)
+    check_delta(privacy, records)
+    return _PLANNERS[preset](choices, records)
 
 
 def _records_for(planner: Planner, choices: Choices, tolerance: float) -> int:

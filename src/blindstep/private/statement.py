@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Context
+from typing import ClassVar
 
 from blindstep.errors import InvalidArgument, positive, probability
 from blindstep.private import accounting
@@ -32,12 +33,14 @@ class Privacy:
     """A privacy budget: `Privacy(epsilon=4, delta=1e-5)` or `Privacy(rho=1)`.
 
     `rho` is the Gaussian-DP parameter (the paper's rho). Given epsilon and delta, it is the largest
-    that meets them, rounded down. `delta` is where epsilon is quoted.
+    that meets them, rounded down, and delta is spent; given rho, it is where epsilon is quoted. Choose
+    it well below 1 / records: the default serves up to 10,000, and a run with more says so.
     """
 
     epsilon: float
     delta: float
     rho: float
+    spends_delta: ClassVar[bool]  # no field: it is not part of what a plan's file says
 
     def __init__(
         self,
@@ -51,14 +54,14 @@ class Privacy:
                 f"give either epsilon or rho, got epsilon={epsilon!r} and rho={rho!r}: "
                 "Privacy(epsilon=4, delta=1e-5) or Privacy(rho=1)."
             )
-        delta = probability("delta", delta)
+        delta, spent = probability("delta", delta), rho is None
         if rho is None:
             epsilon = positive("epsilon", epsilon)
             rho = accounting.mu_for_epsilon(epsilon, delta)
         else:
             rho = positive("rho", rho)
             epsilon = accounting.epsilon(rho, delta)
-        self.__dict__.update(epsilon=epsilon, delta=delta, rho=rho)  # frozen for everybody else
+        self.__dict__.update(epsilon=epsilon, delta=delta, rho=rho, spends_delta=spent)  # frozen
 
 
 @dataclass(frozen=True)

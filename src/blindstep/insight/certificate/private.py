@@ -36,6 +36,7 @@ from blindstep.ledger import sealed_json
 from blindstep.ledger.account import RunIdentity
 from blindstep.ledger.ledger import Ledger, cohort_of
 from blindstep.ledger.storage import LEDGER
+from blindstep.optimize.delta import check_delta
 from blindstep.optimize.theory import clip_bias, frame_moments
 from blindstep.private.clip import unit_of
 from blindstep.private.gate import Gate
@@ -106,6 +107,8 @@ def measure(
 ) -> Measured:
     """Release noisy gradients within the radius, each charged first, and combine them."""
     dim, records = centre.size, evaluator.records
+    check_delta(payer.privacy, records)
+    check_delta(payer.budget, records, "budget")
     estimator, terms, error = prepare(dim, records, smoothing, bounds, payer.privacy.rho, failure)
     keys = fresh_keys(seed)
     random = np.random.default_rng(np.asarray(jax.random.key_data(keys.public)))

@@ -22,7 +22,7 @@ from blindstep.private.statement import Privacy
 WEIGHTS, ITEMS = 20, 10
 USERS = 200_000
 EPSILONS = (0.3, 1.0)
-_DELTA = 1e-6  # well below 1 / users
+_DELTA = 1e-7  # below 0.1 / users
 
 
 class Crowd:

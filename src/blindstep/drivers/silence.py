@@ -1,0 +1,124 @@
+"""Nothing that a loss says about a record is heard, and only the user's own Ctrl-C ends a run.
+
+For evaluations without a time limit, which run inside a worker or the user's own process. All of it
+is entered once for a task, not for a call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import logging
+import os
+import secrets
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+_PROCESS = secrets.token_hex(8)
+_STREAMS = ("stdout", "stderr", "__stdout__", "__stderr__")
+
+
+def this_process() -> str:
+    """A name that no other process has, on any machine; a forked one differs by its number."""
+    return f"{_PROCESS}-{os.getpid()}"
+
+
+class _Nowhere(io.TextIOWrapper):
+    """A stream that keeps nothing, and that a loss cannot close for others."""
+
+    def close(self) -> None:
+        """Stay open."""
+
+
+class _Silence:
+    """Standard output and error, warnings and logging go nowhere while anybody is inside.
+
+    Threads share these, so the first to come in turns them off and the last to leave turns them on.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._undo = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def __call__(self, *, worker: bool) -> Iterator[None]:
+        """Be silent; in a worker, whose output is nobody else's, also what other languages print."""
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._enter(worker)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if self._inside == 0:
+                    self._undo.close()
+
+    def _enter(self, worker: bool) -> None:
+        undo = self._undo
+        nowhere = _Nowhere(open(os.devnull, "wb"))  # noqa: SIM115
+        undo.callback(io.TextIOWrapper.close, nowhere)
+        for name in _STREAMS:
+            undo.callback(setattr, sys, name, getattr(sys, name))
+            setattr(sys, name, nowhere)
+        undo.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        undo.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(sys.maxsize)
+        for descriptor in (1, 2) if worker else ():
+            with contextlib.suppress(OSError):  # a worker may have closed it
+                kept = os.dup(descriptor)
+                undo.callback(os.close, kept)
+                undo.callback(os.dup2, kept, descriptor)
+                os.dup2(nowhere.fileno(), descriptor)
+        if worker:
+            undo.callback(ctypes.CDLL(None).fflush, None)  # what C holds back goes nowhere, too
+
+
+class _Interrupt:
+    """Tells the user's Ctrl-C, a signal, from a KeyboardInterrupt that a loss raises."""
+
+    arrived = False
+
+    @contextlib.contextmanager
+    def watched(self, *, here: bool) -> Iterator[None]:
+        """Watch for the signal, if this is the run's own process and its main thread.
+
+        Anywhere else Ctrl-C is the business of the main thread, and nothing arrives.
+        """
+        before: Any = signal.getsignal(signal.SIGINT)
+        main = threading.current_thread() is threading.main_thread()
+        if not (here and main and callable(before)):
+            yield
+            return
+
+        def arrives(number: int, frame: FrameType | None) -> None:
+            try:
+                before(number, frame)
+            except KeyboardInterrupt:
+                self.arrived = True
+                raise
+
+        self.arrived = False
+        signal.signal(signal.SIGINT, arrives)
+        try:
+            yield
+            self.passed_on()
+        finally:
+            signal.signal(signal.SIGINT, before)
+            self.arrived = False
+
+    def passed_on(self) -> None:
+        """End the run if the user wants it, in no words of a loss, and even if a loss caught it."""
+        if self.arrived and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt from None
+
+
+silence, interrupt = _Silence(), _Interrupt()
