@@ -2,8 +2,7 @@
 
 import blindstep as bs
 
-result = bs.minimize(loss, params, data, privacy=bs.Privacy(epsilon=4, delta=1e-5),
-                     radius=0.1, lipschitz=1.0, horizon=16)
+result = bs.minimize(loss, params, data, privacy=bs.Privacy(epsilon=1, delta=1e-6))
 print(result.privacy)
 """
 
@@ -13,20 +12,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for type checkers and editors; at run time the table below does it
     from blindstep.drivers import host
     from blindstep.drivers.callbacks import LossFailed
+    from blindstep.drivers.columns import encode
     from blindstep.drivers.compiled import minimize
     from blindstep.drivers.engines import EngineLost
     from blindstep.drivers.optimizer import Optimizer
     from blindstep.drivers.result import History, Result
+    from blindstep.drivers.tune import Tuned, tune
+    from blindstep.drivers.values import Value, value
     from blindstep.errors import (
         BlindstepError,
+        HopelessPlan,
         HorizonExceeded,
         InvalidArgument,
         LargeDelta,
+        LossNotFinite,
         NoEntropy,
         SecretCopied,
         VacuousPlan,
     )
     from blindstep.estimate.bounds import Bounds, Clip, Lipschitz, Range
+    from blindstep.estimate.scales import Scales
     from blindstep.insight.audit import Audit, audit
     from blindstep.insight.certificate import Certificate, certificate
     from blindstep.insight.clipping import fraction_clipped
@@ -69,6 +74,7 @@ _HOMES = {
     "Clip": "blindstep.estimate.bounds",
     "EngineLost": "blindstep.drivers.engines",
     "History": "blindstep.drivers.result",
+    "HopelessPlan": "blindstep.errors",
     "HorizonExceeded": "blindstep.errors",
     "InvalidArgument": "blindstep.errors",
     "LargeDelta": "blindstep.errors",
@@ -81,6 +87,7 @@ _HOMES = {
     "LedgerUnwritable": "blindstep.ledger.refusals",
     "Lipschitz": "blindstep.estimate.bounds",
     "LossFailed": "blindstep.drivers.callbacks",
+    "LossNotFinite": "blindstep.errors",
     "NoEntropy": "blindstep.errors",
     "NoiseReused": "blindstep.ledger.refusals",
     "Optimizer": "blindstep.drivers.optimizer",
@@ -89,17 +96,23 @@ _HOMES = {
     "Range": "blindstep.estimate.bounds",
     "RecordsConsumed": "blindstep.ledger.refusals",
     "Result": "blindstep.drivers.result",
+    "Scales": "blindstep.estimate.scales",
     "SecretCopied": "blindstep.errors",
     "Statement": "blindstep.private.statement",
     "StorageError": "blindstep.ledger.refusals",
+    "Tuned": "blindstep.drivers.tune",
     "VacuousPlan": "blindstep.errors",
+    "Value": "blindstep.drivers.values",
     "audit": "blindstep.insight.audit",
     "certificate": "blindstep.insight.certificate",
+    "encode": "blindstep.drivers.columns",
     "fraction_clipped": "blindstep.insight.clipping",
     "host": "blindstep.drivers",
     "minimize": "blindstep.drivers.compiled",
     "plan": "blindstep.optimize.planner",
     "report": "blindstep.insight.report",
+    "tune": "blindstep.drivers.tune",
+    "value": "blindstep.drivers.values",
 }
 
 __all__ = [
@@ -115,6 +128,7 @@ __all__ = [
     "Clip",
     "EngineLost",
     "History",
+    "HopelessPlan",
     "HorizonExceeded",
     "InvalidArgument",
     "LargeDelta",
@@ -127,6 +141,7 @@ __all__ = [
     "LedgerUnwritable",
     "Lipschitz",
     "LossFailed",
+    "LossNotFinite",
     "NoEntropy",
     "NoiseReused",
     "Optimizer",
@@ -135,17 +150,23 @@ __all__ = [
     "Range",
     "RecordsConsumed",
     "Result",
+    "Scales",
     "SecretCopied",
     "Statement",
     "StorageError",
+    "Tuned",
     "VacuousPlan",
+    "Value",
     "audit",
     "certificate",
+    "encode",
     "fraction_clipped",
     "host",
     "minimize",
     "plan",
     "report",
+    "tune",
+    "value",
 ]
 
 

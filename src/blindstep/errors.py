@@ -47,6 +47,14 @@ class LargeDelta(UserWarning):
     """A budget's delta is above 0.1 / records: it allows to publish a record one time in ten."""
 
 
+class HopelessPlan(UserWarning):
+    """A plan whose noise drowns whatever the records say, or whose steps lead nowhere."""
+
+
+class LossNotFinite(UserWarning):
+    """The loss was not finite for any made-up record: it may count 0 for everybody."""
+
+
 def positive(name: str, value: object, remedy: str = "give a finite number above 0") -> float:
     """Return `value` as a float, or raise: it must be a finite real number above zero."""
     number = finite(name, value, remedy)
@@ -92,7 +100,11 @@ def probability(name: str, value: object) -> float:
 def answers_typos(function: Callable[_Arguments, _Answer]) -> Callable[_Arguments, _Answer]:
     """The same function, which answers an argument that it does not have with the nearest name."""
     called = function.__qualname__.removesuffix(".__init__")
-    names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+    parameters = inspect.signature(function).parameters
+    names = [name for name in parameters if name not in ("self", "cls")]
+    # What passes arguments on leaves the answer to whoever gets them.
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return function
 
     @functools.wraps(function)
     def answering(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Answer:

@@ -1,6 +1,7 @@
 """The command line as scripts and people use it."""
 
 import json
+import math
 import subprocess
 import sys
 from importlib.metadata import version
@@ -43,6 +44,19 @@ def test_plan_json():
     assert out["epsilon"] == pytest.approx(4.3772, abs=1e-4)
 
 
+def test_a_plan_without_a_radius_finds_its_scales():
+    sizes = ("plan", "--records", "10000", "--dim", "20", "--epsilon", "1", "--delta", "1e-6")
+    out = json.loads(run(*sizes, "--json").stdout)
+    assert (out["preset"], out["looks"], out["tolerance"]) == ("scaled", 3, None)
+    fewer = json.loads(run(*sizes, "--evaluations", "1000000", "--json").stdout)
+    work = [
+        math.prod(each[name] for name in ("directions", "first_batch", "rounds", "horizon"))
+        for each in (fewer, out)
+    ]
+    assert 2 * work[0] <= 1_000_000 < 2 * work[1]
+    assert "looks, with 15% of rho^2" in " ".join(run(*sizes).stdout.split())
+
+
 def test_tables_for_people():
     out = run(*PLAN, "--horizon", "16")
     assert out.exit_code == 0
@@ -66,6 +80,12 @@ def test_tables_for_people():
             ["plan", "--preset", "paper", "--records", "1000", "--dim", "9", *SMALL],
             "promises nothing",
         ),
+        (
+            ["plan", "--records", "10000", "--dim", "9", "--rho", "1", "--diff-clip", "2"],
+            "--diff-clip 2.0: a run that finds its own scales takes no such choice",
+        ),
+        ([*PLAN[:1], *PLAN[3:], "--preset", "scaled"], "--radius 0.1, --lipschitz 1.0, --gap 1.0"),
+        (["plan", "--dim", "9", "--rho", "1"], "records are missing"),
         (["ledger", "show", "nowhere.jsonl"], "nowhere.jsonl"),
         (["report", "nowhere"], "nowhere is no run directory"),
         (["audit", "--plan", "nowhere.json"], "nowhere.json cannot be read"),

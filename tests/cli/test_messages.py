@@ -10,7 +10,7 @@ import sys
 import pytest
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 import jax.numpy as jnp, numpy as np, pandas as pd
 import blindstep as bs
 
@@ -31,7 +31,7 @@ def tried(name, minimize=bs.minimize, *, loss=lambda p, z: jnp.sum(p - z), data=
 
 tried("bounds", bounds=1.0)
 tried("bounds beside lipschitz", bounds=1.0, lipschitz=1.0)
-tried("frame", data=pd.DataFrame({"a": np.ones(50)}))
+tried("frame", data=pd.DataFrame({"name": ["Ada"] * 50}))
 tried("list", data={"a": [1.0, 2.0]})
 tried("text", data=np.array(["Ada"] * 50))
 tried("numpy", loss=absolute)
@@ -40,12 +40,19 @@ tried("map", bs.host.minimize, loss=absolute, map=2)
 tried("budget", budget=4.0, ledger="people.jsonl")
 tried("privacy", privacy=1.0)
 tried("epsilon", privacy=bs.Privacy(epsilon=1000), checkpoint="run")
+tried("host loss", bs.host.minimize, loss=lambda p, z: p - z, checkpoint="run")
+tried("scales", lambda *_, **__: bs.encode({"a": [1.0]}, scales={"a": 3}))
+tried("no directory", checkpoint=sys.executable + "/run")
+os.mkdir("locked")
+os.access = lambda path, mode: False  # what root is never told
+tried("locked directory", checkpoint="locked")
+os.rmdir("locked")
 print(json.dumps(said))
 """
 EXPECTED = {
     "bounds": "bounds must be made of Clip, Lipschitz and Range, such as bounds=Clip(1.0), got 1.0",
     "bounds beside lipschitz": "bounds must be made of Clip",
-    "frame": "data is a DataFrame, not an array: give {name: frame[name].to_numpy()",
+    "frame": "data['name'] has dtype <U3: a loss computes with numbers. Turn categories into features",
     "list": "data['a'][0] is a float, not an array",
     "text": "data has dtype <U3: a loss computes with numbers",
     "numpy": "JAX cannot trace the loss",
@@ -54,6 +61,10 @@ EXPECTED = {
     "budget": "budget must be a Privacy, such as Privacy(epsilon=4), got 4.0",
     "privacy": "privacy must be a budget such as Privacy(epsilon=4, delta=1e-5), got 1.0",
     "epsilon": "Give an epsilon of at most",
+    "host loss": "the loss gives an array of shape (2,), not one real number",
+    "no directory": "give one that can be written",
+    "scales": "scales['a'] must be (centre, size), such as (40, 20), got 3",
+    "locked directory": "cannot be read (Permission denied): check its",
 }
 
 

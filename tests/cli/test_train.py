@@ -9,6 +9,9 @@ from typer.testing import CliRunner
 
 from blindstep.cli import app
 from blindstep.cli import train as command
+from blindstep.estimate.bounds import Clip
+from blindstep.optimize.planner import plan as make_plan
+from blindstep.private.statement import Privacy
 
 GOOD = """
 import jax.numpy as jnp
@@ -21,6 +24,7 @@ params = {"slope": jnp.zeros(()), "offset": jnp.zeros(())}
 data = "people.csv"
 """
 OPTIONS = ("--epsilon", "4", "--radius", "0.5")
+ALONE = ("--epsilon", "4")  # a budget, and nothing else
 SECRET = "Ada Lovelace"
 
 
@@ -37,16 +41,23 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def train(*options):
-    return CliRunner().invoke(app, ["train", "problem.py", *OPTIONS, *options])
+def train(*options, fixed=OPTIONS):
+    return CliRunner().invoke(app, ["train", "problem.py", *fixed, *options])
+
+
+def words(text):
+    """Without the line breaks of a narrow terminal."""
+    return " ".join(text.split())
 
 
 def test_a_problem_file_is_trained_on(folder):
-    done = train()
+    done = train(fixed=ALONE)
     assert done.exit_code == 0, done.stderr
     assert "Gaussian differentially private" in done.stdout
     assert "SECRET" in done.stdout
-    assert "clipped to norm 1" in done.stderr  # nobody gave a bound, and that is said
+    assert "The run finds its scales itself" in words(done.stderr)
+    assert "move at most" not in words(done.stderr)  # its units are not the parameters'
+    assert done.stdout.count("Settled: ") + done.stdout.count("Still travelling: ") == 1
     assert (folder / "problem-run").stat().st_mode & 0o777 == 0o700
     assert "A new run in problem-run: it spends epsilon 4" in done.stderr
     assert sorted(p.name for p in (folder / "problem-result").iterdir()) == [
@@ -62,10 +73,11 @@ def test_a_problem_file_is_trained_on(folder):
     # The same command again: the same answer, and nothing more is spent.
     ledger = (folder / "problem-run" / "ledger.jsonl").read_bytes()
     before = (folder / "problem-result" / "params.npz").read_bytes()
-    again = train("--json")
+    again = train("--json", fixed=ALONE)
     told = json.loads(again.stdout)
     assert told["privacy"]["epsilon"] <= 4
-    assert told["plan"]["bounds"] == {"first_clip": 1.0}
+    assert (told["plan"]["preset"], told["plan"]["looks"]) == ("scaled", 3)
+    assert told["outcome"] in done.stdout
     assert (folder / "problem-result" / "params.npz").read_bytes() == before
     assert (folder / "problem-run" / "ledger.jsonl").read_bytes() == ledger
     # A report of the run goes beside its directory, which is secret, not into it.
@@ -75,14 +87,14 @@ def test_a_problem_file_is_trained_on(folder):
     assert "<html" in (folder / "problem-run-report.html").read_text()
     assert sorted((folder / "problem-run").iterdir()) == before
     # Another plan in the same directory is another run.
-    other = train("--epsilon", "3")
+    other = train("--epsilon", "3", fixed=ALONE)
     assert other.exit_code == 2
     assert "is another plan than the one given, with another" in other.stderr
     assert "epsilon" in other.stderr.partition("with another")[2]
     assert "--checkpoint gives another one" in " ".join(other.stderr.split())
 
 
-def planned(folder, monkeypatch, *options):
+def planned(folder, monkeypatch, *options, fixed=OPTIONS):
     """The choices that a command leads to, without a run."""
     seen = {}
 
@@ -91,8 +103,58 @@ def planned(folder, monkeypatch, *options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "minimize", stop)
-    done = train(*options)
+    done = train(*options, fixed=fixed)
     return done, seen["plan"], seen["rest"]
+
+
+def test_a_run_without_a_radius_is_that_of_four_arguments(folder, monkeypatch):
+    """The same plan as `minimize` makes of a budget alone, and what a file knows besides is told."""
+    (folder / "problem.py").write_text(GOOD + "lipschitz, gap = 2.0, 1.0\n")
+    done, plan, _ = planned(folder, monkeypatch, fixed=ALONE)
+    assert "lipschitz, gap in the file: for runs with --radius" in words(done.stderr)
+    privacy = Privacy(epsilon=4)
+    made = make_plan(dim=2, records=2_000, privacy=privacy, evaluations=2**30)
+    assert plan == made  # two directions and 160 steps are all that evaluations can buy
+    _, plan, _ = planned(folder, monkeypatch, "--evaluations", "100000", fixed=ALONE)
+    assert plan.evaluations <= 100_000
+    _, plan, _ = planned(folder, monkeypatch, "--preset", "scaled", fixed=ALONE)
+    assert plan == made
+    _, plan, _ = planned(folder, monkeypatch)
+    assert plan.preset == "tight"
+
+
+def test_people_share_the_evaluations_of_their_rows(folder, monkeypatch):
+    """By default each record has 8 rows, so as many fewer records are evaluated."""
+    monkeypatch.setattr(command.effort, "of_compiled", lambda *_: 2**16)
+    whose = "{'who': __import__('numpy').arange(2_000), 'height': H, 'weight': H}"
+    (folder / "problem.py").write_text(
+        GOOD.replace('"people.csv"', whose.replace("H", "__import__('numpy').ones(2_000)"))
+    )
+    _, plan, _ = planned(folder, monkeypatch, "--people", "who", fixed=ALONE)
+    assert 2**15 // 8 < plan.evaluations <= 2**16 // 8
+
+
+def test_a_run_that_stopped_among_its_looks_goes_on(folder, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("blindstep.drivers.compiled.InNaturalUnits", stop)
+        assert train(fixed=ALONE).exit_code == 130
+    dry = train("--dry-run", fixed=ALONE)
+    assert "There is a run in problem-run: it would go on" in dry.stdout
+    done = train(fixed=ALONE)
+    assert done.exit_code == 0, done.stderr
+    assert "Going on with the run in problem-run" in words(done.stderr)
+    told = json.loads(CliRunner().invoke(app, ["ledger", "show", "problem-run", "--json"]).stdout)
+    assert len(told["runs"]) == 2  # the looks were paid for once
+
+
+def test_without_a_bound_a_run_with_a_radius_clips_to_norm_1_and_says_so(folder, monkeypatch):
+    done, plan, _ = planned(folder, monkeypatch)
+    assert "clipped to norm 1" in words(done.stderr)
+    assert "so parameters move at most" in words(done.stderr)
+    assert plan.bounds == Clip(1.0)
 
 
 def test_an_interrupted_run_says_how_to_go_on(folder, monkeypatch):
@@ -140,8 +202,11 @@ def test_passes_are_many_where_they_cost_little(folder, monkeypatch):
         (("data =", "bounds = 1\ndata ="), "bounds is a int: give blindstep.Range(0, 1)"),
         (('"people.csv"', "{'height': [1.0, 2.0]}"), "is a float, not an array"),
         (
-            ('"people.csv"', "__import__('pandas').DataFrame({'height': [1.0]})"),
-            "is a DataFrame, not",
+            (
+                '"people.csv"',
+                "__import__('pandas').DataFrame({'height': ['tall'], 'weight': [1.0]})",
+            ),
+            "data['height'] has dtype",
         ),
         (
             ('record["weight"]', "jnp.ones(2) @ jnp.ones(3)"),
@@ -170,6 +235,7 @@ def test_what_is_wrong_with_a_problem_file_is_said(folder, change, says):
         (("--epsilon", "1e30"), "epsilon must be at most"),
         (("--budget", "0"), "epsilon must be above 0"),
         (("--clip", "-1"), "clip"),
+        (("--preset", "scaled"), "--radius 0.5: a run that finds its own scales takes no such"),
     ],
 )
 def test_a_refusal_comes_before_anything_is_spent(folder, options, says):
@@ -178,6 +244,26 @@ def test_a_refusal_comes_before_anything_is_spent(folder, options, says):
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert not (folder / "problem-run").exists()
+
+
+@pytest.mark.parametrize(
+    "option", ["lipschitz", "gap", "clip", "horizon", "batch", "smoothing", "reach"]
+)
+def test_what_only_a_run_with_a_radius_has_is_refused_without(folder, option):
+    done = train(f"--{option}", "2", fixed=ALONE)
+    assert done.exit_code == 2, done.output
+    assert f"--{option} 2" in done.stderr
+    assert (
+        "a run that finds its own scales takes no such choice. Leave it out, or give --radius"
+        in (done.stderr)
+    )
+    assert not (folder / "problem-run").exists()
+
+
+def test_a_preset_that_needs_a_radius_says_so(folder):
+    done = train("--preset", "paper", "--lipschitz", "1", fixed=ALONE)
+    assert done.exit_code == 2
+    assert "preset paper needs a radius" in done.stderr
 
 
 def test_runs_share_a_ledger_and_its_budget(folder):

@@ -173,7 +173,7 @@ class Frame:
         ({"loss": lambda p, z: (jnp.sum(p), jnp.sum(z))}, "one number"),
         ({"loss": lambda p, z: 1j * jnp.sum(p)}, "real number"),
         ({"loss": branching}, r"cannot trace the loss.*host\.minimize"),
-        ({"privacy": None}, "give privacy and radius"),
+        ({"privacy": None}, "give privacy"),
     ],
 )
 def test_bad_input_is_refused_before_any_evaluation(change, says):

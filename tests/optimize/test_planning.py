@@ -97,7 +97,8 @@ def test_derived_numbers_are_those_of_the_gates_terms(given):
 def test_fields_are_choices_and_nothing_derived():
     names = {field.name for field in dataclasses.fields(Plan)}
     asked = {field.name for field in dataclasses.fields(Choices)}
-    assert names - asked == {"preset", "records", "notes"}
+    looks = {"looks", "look_directions", "look_batch", "curve"}
+    assert names - asked == {"preset", "records", "notes"} | looks
     # Replacing a choice moves everything that follows from it.
     made = plan(**SMALL)
     less = dataclasses.replace(made, privacy=Privacy(rho=0.5))
@@ -161,7 +162,7 @@ def test_a_plan_can_be_read_aloud():
         ({"radius": 1e40}, "radius must lie between 1e-30 and 1e\\+30"),
         ({"bounds": 1.0}, r"bounds must be made of Clip.*got 1\.0"),
         ({"privacy": 1.0}, r"privacy must be a budget such as.*got 1\.0"),
-        ({"preset": "fast"}, "preset must be one of tight, paper, klt"),
+        ({"preset": "fast"}, "preset must be one of scaled, tight, paper, klt"),
         ({"mechanism": "magic"}, "mechanism must be one of"),
         ({"sharing": "batch"}, "sharing must be one of record, block"),
         ({"oracle": "naive", "period": 4}, "naive oracle cannot have period 4"),

@@ -1,5 +1,6 @@
 """What is said is true as written: the numbers of each sentence, by Monte Carlo and closed form."""
 
+import dataclasses
 import json
 import math
 import re
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 import reference
 from blindstep.errors import InvalidArgument
@@ -120,3 +122,48 @@ def test_a_seeded_run_says_so_and_one_pass_is_one_release():
     assert "NOT private against anyone who knows or can guess the seed" in said.sentences()[-1]
     assert "answers in at most 1 release." in str(said)
     assert "difference" not in str(said)
+
+
+@pytest.mark.parametrize("rows", [2, 10])
+def test_several_records_of_a_person_have_the_group_guarantee(rows):
+    terms = make_terms("independent", 1, blocks=2, noise_std=2.0)
+    one = statement(terms, 1e-5, seeded=True)
+    many = one.for_rows(rows)
+    assert many.mu == rows * one.mu
+    assert many.epsilon == accounting.epsilon(rows * one.mu, 1e-5, one.slack) > one.epsilon
+    assert many.exceeds == accounting.exceeds(many.mu, many.epsilon)
+    assert many.unit == f"{rows} records of one person together"
+    assert f"Protected: {rows} records of one person together, replaced by any other" in str(many)
+    # All else is said as before: delta, what is enforced, and that there was a seed.
+    kept = ("delta", "released", "enforced", "arithmetic", "slack", "seeded")
+    assert all(getattr(many, name) == getattr(one, name) for name in kept)
+    labels = dataclasses.replace(one, unit="one record (the labels are public)").for_rows(rows)
+    assert labels.unit == f"{rows} records of one person together (the labels are public)"
+
+
+def test_the_group_guarantee_holds_for_the_best_attack():
+    """k records that all push one way move a release k times as far; no smaller mu would be true."""
+    one = statement(make_terms("independent", 1, blocks=2, noise_std=2.0), 1e-3, seeded=False)
+    x = np.random.default_rng(0).normal(size=10**6)
+    for rows in (1, 2, 3):
+        said = one.for_rows(rows)
+        moved = np.mean(x + rows * one.mu > rows * one.mu / 2), np.mean(x > rows * one.mu / 2)
+        assert moved[0] <= math.exp(said.epsilon) * moved[1] + said.delta
+        gap = stats.norm.ppf(moved[0]) - stats.norm.ppf(moved[1])
+        assert gap == pytest.approx(said.mu, abs=0.01)
+
+
+def test_a_statement_about_people_covers_all_their_rows():
+    terms = make_terms("independent", 1, blocks=2, noise_std=2.0)
+    person = statement(terms, 1e-5, seeded=False, unit="one person (all rows)")
+    assert "Protected: one person (all rows), replaced" in str(person)
+    assert person.for_rows(50) == person
+    one = statement(terms, 1e-5, seeded=False)
+    assert one.for_rows(1) == one
+    with pytest.raises(InvalidArgument, match="rows must be a whole number"):
+        one.for_rows(0)
+    # Three of somebody's records are not one: from here on nobody knows whose k are meant.
+    with pytest.raises(
+        InvalidArgument, match="about 3 records of one person together: ask the run"
+    ):
+        one.for_rows(3).for_rows(2)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from blindstep.errors import LargeDelta
+from blindstep.errors import HopelessPlan, LargeDelta, LossNotFinite
 
 # Each command: the module that has it, and the first sentence of its help. A module is imported when
 # its command runs, since JAX comes with it, which takes longer than reading this table.
@@ -98,7 +98,7 @@ def _options(
 
 def _one_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
     """A warning of this package as its errors look: one line, without a place in the source."""
-    if issubclass(category, LargeDelta):
+    if issubclass(category, HopelessPlan | LargeDelta | LossNotFinite):
         return f"blindstep: warning: {message}\n"
     return _as_python_does(message, category, *where, **more)
 

@@ -70,7 +70,7 @@ def _with_plan_options() -> inspect.Signature:
     mine = [p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD]
     taken = {p.name for p in mine}
     plans = inspect.signature(planning.plan, eval_str=True).parameters.values()
-    # `dim` and `radius` have no default there; here they have one, in _DEFAULTS.
+    # `dim` has no default there; here it has one, in _DEFAULTS.
     shared = [
         p.replace(default=None if p.default is p.empty else p.default)
         for p in plans
@@ -80,7 +80,10 @@ def _with_plan_options() -> inspect.Signature:
 
 
 def _described(options: dict[str, Any]) -> Plan:
+    scaled = options["preset"] == "scaled"
     for name, value, others in _DEFAULTS:
+        if scaled and name in ("radius", "lipschitz", "gap"):
+            continue  # such a plan has none
         if all(options[other] is None for other in (name, *others)):
             options[name] = value
     free = all(options[name] is None for name in ("horizon", "rounds", "tolerance"))

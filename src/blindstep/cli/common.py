@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from blindstep.errors import BlindstepError
+from blindstep.errors import BlindstepError, InvalidArgument
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Rho = Annotated[float | None, typer.Option(help="Gaussian-DP budget (the paper's rho).")]
@@ -27,3 +28,21 @@ def fail(error: BlindstepError, as_json: bool) -> NoReturn:
         print_json({"error": type(error).__name__, "message": str(error)})
     print(f"blindstep: {error}", file=sys.stderr)
     raise typer.Exit(2)
+
+
+def refuse_without_radius(options: Mapping[str, Any]) -> None:
+    """Raise if an option was given that only a plan in the user's own units has.
+
+    A run without a radius finds its scales itself: a length or a bound that was given would count for
+    nothing, silently.
+    """
+    given = [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in options.items()
+        if value is not None
+    ]
+    if given:
+        raise InvalidArgument(
+            f"{', '.join(given)}: a run that finds its own scales takes no such choice. Leave it out, "
+            "or give --radius, and no --preset scaled, for a plan in units of the parameters."
+        )

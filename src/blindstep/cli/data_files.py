@@ -26,8 +26,8 @@ from blindstep.errors import InvalidArgument
 _CHUNK = 2**22
 
 
-def read_data(path: Path) -> PyTree:
-    """The records in a file.
+def read_data(path: Path, text: tuple[str, ...] = ()) -> PyTree:
+    """The records in a file. Columns named in `text`, identifiers or categories, may hold text.
 
     `.npy` gives one array, which stays on the disk; `.npz` a dict of its arrays; `.parquet`, and `.csv`
     with a line of names, a dict of columns; `.csv` without names one array, records x columns.
@@ -40,7 +40,7 @@ def read_data(path: Path) -> PyTree:
         )
     require_file(path, "data is looked for beside the problem file; give its path from there")
     try:
-        return reader(path)
+        return reader(path, text)
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror or error}.") from error
 
@@ -71,14 +71,14 @@ def check_finite(data: PyTree) -> None:
                 )
 
 
-def _read_npy(path: Path) -> np.ndarray:
+def _read_npy(path: Path, _: tuple[str, ...]) -> np.ndarray:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
         raise _not_plain(path) from error
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
+def _read_npz(path: Path, _: tuple[str, ...]) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
@@ -93,7 +93,7 @@ def _not_plain(path: Path) -> InvalidArgument:
     )
 
 
-def _read_csv(path: Path) -> np.ndarray | dict[str, np.ndarray]:
+def _read_csv(path: Path, text: tuple[str, ...]) -> np.ndarray | dict[str, np.ndarray]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         try:
             first = [cell.strip() for cell in next(csv.reader(file), [])]
@@ -105,6 +105,13 @@ def _read_csv(path: Path) -> np.ndarray | dict[str, np.ndarray]:
             "with decimal points."
         )
     named = _first_line_is_names(path, first)
+    if text and not (named and {*text} <= {*first}):
+        return {}  # who asked for them says that they are not there
+    at = tuple(first.index(name) for name in text)
+    found = {first[place]: _text_column(path, place, at, len(first)) for place in at}
+    numbers = [column for column in range(len(first)) if column not in at]
+    if not numbers:
+        return found
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that there are no lines: said below
@@ -116,17 +123,34 @@ def _read_csv(path: Path) -> np.ndarray | dict[str, np.ndarray]:
                 encoding="utf-8-sig",
                 comments=None,
                 quotechar='"',
+                usecols=numbers if at else None,
             )
     except (ValueError, UnicodeDecodeError):
         # Its message would hold the cell, and the cell is somebody's.
-        raise InvalidArgument(_what_is_wrong_in(path, named)) from None
+        raise InvalidArgument(_what_is_wrong_in(path, named, at)) from None
     if table.size == 0:
         raise InvalidArgument(f"{path} has no record: give at least one line of numbers.")
     if not named:
         return table
-    if len(first) != table.shape[1]:
-        raise InvalidArgument(_what_is_wrong_in(path, named))
-    return {name: np.ascontiguousarray(table[:, j]) for j, name in enumerate(first)}
+    if len(numbers) != table.shape[1]:
+        raise InvalidArgument(_what_is_wrong_in(path, named, at))
+    return found | {first[c]: np.ascontiguousarray(table[:, j]) for j, c in enumerate(numbers)}
+
+
+def _text_column(path: Path, at: int, text: tuple[int, ...], width: int) -> np.ndarray:
+    """The cells of one column as they are, below a line of names; each line must have all columns."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        rows = csv.reader(file)
+        next(rows)
+        cells = []
+        try:
+            for row in filter(None, rows):
+                if len(row) != width:
+                    raise InvalidArgument(_what_is_wrong_in(path, True, text))
+                cells.append(row[at].strip())
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"{path} is not UTF-8 text: save it as CSV UTF-8.") from error
+    return np.asarray(cells, dtype=str)
 
 
 def _first_line_is_names(path: Path, cells: list[str]) -> bool:
@@ -156,8 +180,11 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _what_is_wrong_in(path: Path, named: bool) -> str:
-    """The first cell that is no number, by line and column, or the first line of another length."""
+def _what_is_wrong_in(path: Path, named: bool, text: tuple[int, ...]) -> str:
+    """The first cell that is no number, by line and column, or the first line of another length.
+
+    Columns with numbers in `text` (from 0) may hold anything.
+    """
     with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
         rows = csv.reader(file)
         width = len(next(rows) if named else [])
@@ -167,7 +194,7 @@ def _what_is_wrong_in(path: Path, named: bool) -> str:
             if row and len(row) != width:
                 return f"{where}, has {len(row)} cells, not {width}: give each record all columns."
             for column, cell in enumerate(row, 1):
-                if _is_number(cell):
+                if _is_number(cell) or column - 1 in text:
                     continue
                 if not cell.strip():
                     return (
@@ -176,12 +203,13 @@ def _what_is_wrong_in(path: Path, named: bool) -> str:
                     )
                 return (
                     f"{where}, column {column}, is not a number: turn text into codes (0, 1, 2, ...) "
-                    "and dates into days, or leave the column out. Only line 1 may hold names."
+                    "and dates into days, list categories in `categories`, or leave the column out. "
+                    "Only line 1 may hold names."
                 )
     return f"{path} cannot be read as numbers: check its separators and quotes."
 
 
-def _read_parquet(path: Path) -> dict[str, np.ndarray]:
+def _read_parquet(path: Path, text: tuple[str, ...]) -> dict[str, np.ndarray]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -193,10 +221,12 @@ def _read_parquet(path: Path) -> dict[str, np.ndarray]:
         table = pyarrow.parquet.read_table(path)
     except pyarrow.ArrowInvalid as error:
         raise InvalidArgument(f"{path} is not a parquet file, or is damaged.") from error
-    return {name: _column(path, name, table[name]) for name in table.column_names}
+    return {
+        name: _column(path, name, table[name], text=name in text) for name in table.column_names
+    }
 
 
-def _column(path: Path, name: str, column: Any) -> np.ndarray:
+def _column(path: Path, name: str, column: Any, text: bool = False) -> np.ndarray:
     import pyarrow.types as types
 
     kind = column.type
@@ -205,6 +235,8 @@ def _column(path: Path, name: str, column: Any) -> np.ndarray:
             f"{path}, column {name!r}, has missing values: fill them with a constant, or drop those "
             "records."
         )
+    if text:
+        return np.asarray(column.to_pylist(), dtype=object)
     if types.is_fixed_size_list(kind):
         flat = _column(path, name, column.combine_chunks().flatten())
         return flat.reshape(-1, kind.list_size)
@@ -216,7 +248,7 @@ def _column(path: Path, name: str, column: Any) -> np.ndarray:
     return np.asarray(column)
 
 
-_READERS: dict[str, Callable[[Path], PyTree]] = {
+_READERS: dict[str, Callable[[Path, tuple[str, ...]], PyTree]] = {
     ".npy": _read_npy,
     ".npz": _read_npz,
     ".csv": _read_csv,

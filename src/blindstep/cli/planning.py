@@ -7,7 +7,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from blindstep.cli.common import AsJson, Delta, Epsilon, Rho, fail, print_json
+from blindstep.cli.common import (
+    AsJson,
+    Delta,
+    Epsilon,
+    Rho,
+    fail,
+    print_json,
+    refuse_without_radius,
+)
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.estimate.bounds import Clip
 from blindstep.insight.tables import plan_table, privacy_numbers, privacy_table
@@ -15,7 +23,11 @@ from blindstep.optimize.choices import ORACLES, PRESETS, SAMPLERS, SHARINGS
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan as make_plan
 from blindstep.optimize.prefix import MECHANISMS
+from blindstep.optimize.prospects import doubts
 from blindstep.private.statement import DEFAULT_DELTA, Privacy
+
+# The options of a plan without a radius.
+_SELF_SCALING = ("dim", "records", "preset", "passes", "directions", "evaluations")
 
 
 def privacy(
@@ -34,8 +46,11 @@ def privacy(
 
 def plan(
     dim: Annotated[int, typer.Option(help="Number of parameters.")],
-    radius: Annotated[float, typer.Option(help="Goldstein radius to certify.")],
     records: Annotated[int | None, typer.Option(help="Number of records.")] = None,
+    radius: Annotated[
+        float | None,
+        typer.Option(help="Goldstein radius to certify. Without one, the run finds its scales."),
+    ] = None,
     tolerance: Annotated[
         float | None, typer.Option(help="Stationarity wanted: gives the records it takes.")
     ] = None,
@@ -46,7 +61,12 @@ def plan(
     gap: Annotated[float | None, typer.Option(help="Bound on F(start) - inf F.")] = None,
     clip: Annotated[float | None, typer.Option(help="Clip norm of a record's GRAD.")] = None,
     diff_clip: Annotated[float | None, typer.Option(help="Clip norm of a record's DIFF.")] = None,
-    preset: Annotated[str, typer.Option(help=f"One of: {', '.join(PRESETS)}.")] = "tight",
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of: {', '.join(PRESETS)}. Default: tight; scaled without a radius."
+        ),
+    ] = None,
     oracle: Annotated[str | None, typer.Option(help=f"One of: {', '.join(ORACLES)}.")] = None,
     horizon: Annotated[int | None, typer.Option(help="Steps in a round (T).")] = None,
     period: Annotated[int | None, typer.Option(help="Steps from one GRAD to the next.")] = None,
@@ -63,7 +83,10 @@ def plan(
     reach: Annotated[float | None, typer.Option(help="Longest step (D).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan a run: every number of it, what it costs and what it certifies."""
+    """Plan a run: every number of it, what it costs and what it certifies.
+
+    Without --radius: the run that finds its own scales.
+    """
     options = {name: value for name, value in locals().items() if name != "as_json"}
     try:
         made = plan_from(**options)
@@ -76,6 +99,8 @@ def plan(
     console.print(plan_table(made))
     for note in made.notes:
         console.print(f"- {note}", style="bold red" if note.startswith("VACUOUS") else None)
+    for doubt in doubts(made):
+        console.print(f"- HOPELESS: {doubt}", style="bold red")
 
 
 def plan_from(
@@ -88,6 +113,9 @@ def plan_from(
     **options: Any,
 ) -> Plan:
     """The plan that the options of `blindstep plan` describe."""
+    if options["preset"] == "scaled" or (options["preset"] is None and options["radius"] is None):
+        own = {name: value for name, value in options.items() if name not in _SELF_SCALING}
+        refuse_without_radius({**own, "clip": clip, "diff_clip": diff_clip})
     if clip is None and diff_clip is not None:
         raise InvalidArgument(f"--diff-clip {diff_clip:g} needs --clip too: give both.")
     return make_plan(

@@ -8,7 +8,8 @@
     params = {"slope": jnp.zeros(())}
     data = "people.csv"          # or .npy, .npz, .parquet, or arrays
 
-Optional: `lipschitz` and `gap` (numbers) and `bounds` (such as `blindstep.Range(0, 1)`).
+Optional: `lipschitz` and `gap` (numbers) and `bounds` (such as `blindstep.Range(0, 1)`); `scales` and
+`categories`, public constants by which columns become `record["features"]` (`blindstep.encode`).
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jaxtyping import PyTree
 
 from blindstep.cli.data_files import check_finite, read_data, require_file
+from blindstep.drivers.columns import arrays_of, encode
 from blindstep.drivers.pytrees import Loss, ParameterSpace, check_loss, count_records
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds
@@ -43,11 +46,15 @@ class ProblemFile:
     loss: Loss  # of parameters and one record
     params: PyTree  # where to start
     data: PyTree  # arrays, one row for each record
+    people: np.ndarray | None  # whose row each is; None: each row is another person's
     known: dict[str, Any]  # those of `lipschitz`, `gap` and `bounds` that it defines
 
 
-def load_problem(path: Path) -> ProblemFile:
-    """Run the file and check what it defines; nothing is evaluated on a record yet."""
+def load_problem(path: Path, people: str | None = None) -> ProblemFile:
+    """Run the file and check what it defines; nothing is evaluated on a record yet.
+
+    `people` names the column of the data that holds identifiers. It is taken out of them.
+    """
     names = _run(path)
     missing = [name for name in _NEEDED if name not in names]
     if missing:
@@ -58,8 +65,13 @@ def load_problem(path: Path) -> ProblemFile:
         raise InvalidArgument(
             f"{path}: loss is a {type(loss).__name__}, not a function: define loss(params, record)."
         )
+    constants = _constants(path, names)
     if isinstance(data, str | os.PathLike):
-        data = read_data(path.parent / data)
+        data = read_data(path.parent / data, _text_columns(constants, people))
+    identifiers = None
+    if people is not None:
+        data, identifiers = _without(data, people)
+    data = _encoded(path, data, constants)
     count_records(data)
     ParameterSpace.of(params)
     with jax.enable_x64(True):
@@ -71,7 +83,56 @@ def load_problem(path: Path) -> ProblemFile:
             f"{path}: bounds is a {type(known['bounds']).__name__}: give blindstep.Range(0, 1), "
             "blindstep.Clip(1.0) or blindstep.Lipschitz(1.0)."
         )
-    return ProblemFile(loss, params, data, known)
+    return ProblemFile(loss, params, data, identifiers, known)
+
+
+def _constants(path: Path, names: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Those of `scales` and `categories` that the file defines."""
+    constants = {name: names[name] for name in ("scales", "categories") if name in names}
+    for name, given in constants.items():
+        if not isinstance(given, dict):
+            raise InvalidArgument(
+                f"{path}: {name} is a {type(given).__name__}: give a dict by column, such as "
+                "scales = {'age': (40, 20)} or categories = {'job': ('cook', 'clerk')}."
+            )
+    return constants
+
+
+def _text_columns(constants: dict[str, dict[str, Any]], people: str | None) -> tuple[str, ...]:
+    """The columns of a file that may hold text: identifiers, and categories that are text."""
+    lists = constants.get("categories", {}).items()
+    text = [name for name, listed in lists if any(isinstance(each, str) for each in listed)]
+    return (*text, *(() if people is None else (people,)))
+
+
+def _encoded(path: Path, data: PyTree, constants: dict[str, dict[str, Any]]) -> PyTree:
+    """The data as arrays; encoded, where the file has `scales` or `categories`."""
+    if not constants:
+        return arrays_of(data)
+    if not hasattr(data, "columns") and not isinstance(data, dict):
+        raise InvalidArgument(
+            f"{path}: {' and '.join(constants)} are for columns with names: give a dict of arrays, a "
+            "data frame, a .npz, a .parquet, or a .csv whose line 1 names each column."
+        )
+    try:
+        return encode(data, **constants)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error}") from error
+
+
+def _without(data: PyTree, people: str) -> tuple[PyTree, np.ndarray]:
+    """The data without the column of identifiers, and that column."""
+    if hasattr(data, "columns"):
+        data = {name: data[name] for name in data.columns}
+    if not isinstance(data, dict) or people not in data:
+        raise InvalidArgument(
+            f"data has no column {people!r}, which --people names: give columns by name (a dict of "
+            "arrays, a .npz, a .parquet, or a .csv whose line 1 names each column), one of them this."
+        )
+    rest = {name: column for name, column in data.items() if name != people}
+    if not rest:
+        raise InvalidArgument(f"data has no column but {people!r}: the loss would see nothing.")
+    return rest, np.asarray(data[people])
 
 
 def _run(path: Path) -> dict[str, Any]:

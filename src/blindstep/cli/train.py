@@ -1,4 +1,8 @@
-"""`blindstep train`: a private run on a problem file, across crashes."""
+"""`blindstep train`: a private run on a problem file, across crashes.
+
+With a budget and nothing else the run finds its scales itself. With --radius it is planned in units of
+the parameters, by bounds that are known or clipped to, and may certify a tolerance.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,28 @@ import typer
 from jaxtyping import PyTree
 from rich.console import Console
 
-from blindstep.cli.common import AsJson, Delta, Epsilon, Rho, fail, print_json
+from blindstep.cli.common import (
+    AsJson,
+    Delta,
+    Epsilon,
+    Rho,
+    fail,
+    print_json,
+    refuse_without_radius,
+)
+from blindstep.cli.dry_run import goes_on, rehearse_run
 from blindstep.cli.problem_file import ProblemFile, load_problem
+from blindstep.drivers import effort
 from blindstep.drivers.compiled import minimize
+from blindstep.drivers.people import ROWS, count_people
 from blindstep.drivers.planned import plan_for
 from blindstep.drivers.pytrees import ParameterSpace, count_records
 from blindstep.drivers.result import Result
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.estimate.bounds import Bounds, Clip
 from blindstep.insight.report import report as write_report
-from blindstep.ledger.checkpoint import CURRENT
 from blindstep.ledger.refusals import StorageError
+from blindstep.ledger.storage import Storage
 from blindstep.optimize.choices import PRESETS
 from blindstep.optimize.plan import Plan
 from blindstep.private.statement import DEFAULT_DELTA, Privacy
@@ -34,29 +49,53 @@ _ANSWER, _THEOREM = "params", "random_round"
 _MOST_PASSES, _CHEAP_EVALUATIONS = 20, 10**9
 
 
+_IN_YOUR_UNITS = "With --radius: a plan in units of the parameters"
+
+
+def _known(words: str) -> Any:
+    """An option that only a run with a radius has."""
+    return typer.Option(help=words, rich_help_panel=_IN_YOUR_UNITS)
+
+
 def train(
     problem: Annotated[
         Path, typer.Argument(help="A Python file that defines loss, params and data.")
     ],
-    radius: Annotated[float, typer.Option(help="Goldstein radius to aim for.")],
     rho: Rho = None,
     epsilon: Epsilon = None,
     delta: Delta = DEFAULT_DELTA,
-    lipschitz: Annotated[
-        float | None, typer.Option(help="Lipschitz bound of the loss; or in the file.")
+    evaluations: Annotated[
+        int | None,
+        typer.Option(help="Most loss evaluations. Default: about a minute of a laptop's work."),
     ] = None,
-    gap: Annotated[
-        float | None, typer.Option(help="Bound on F(start) - inf F; or in the file.")
-    ] = None,
-    clip: Annotated[float | None, typer.Option(help="Clip norm of a record's gradient.")] = None,
-    preset: Annotated[str, typer.Option(help=f"One of: {', '.join(PRESETS)}.")] = "tight",
-    passes: Annotated[int | None, typer.Option(help="Passes over the records.")] = None,
-    horizon: Annotated[int | None, typer.Option(help="Steps in a round.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Records of a step.")] = None,
+    passes: Annotated[int | None, typer.Option(help="Most passes over the records.")] = None,
     directions: Annotated[int | None, typer.Option(help="Directions of a step.")] = None,
-    smoothing: Annotated[float | None, typer.Option(help="Smoothing radius.")] = None,
-    reach: Annotated[float | None, typer.Option(help="Longest step.")] = None,
-    evaluations: Annotated[int | None, typer.Option(help="Most loss evaluations.")] = None,
+    radius: Annotated[
+        float | None,
+        typer.Option(
+            help="Goldstein radius to aim for. Without one the run finds its scales itself.",
+            rich_help_panel=_IN_YOUR_UNITS,
+        ),
+    ] = None,
+    lipschitz: Annotated[
+        float | None, _known("Lipschitz bound of the loss; or in the file.")
+    ] = None,
+    gap: Annotated[float | None, _known("Bound on F(start) - inf F; or in the file.")] = None,
+    clip: Annotated[float | None, _known("Clip norm of a record's gradient.")] = None,
+    preset: Annotated[str | None, _known(f"One of: {', '.join(PRESETS)}. Default: tight.")] = None,
+    horizon: Annotated[int | None, _known("Steps in a round.")] = None,
+    batch: Annotated[int | None, _known("Records of a step.")] = None,
+    smoothing: Annotated[float | None, _known("Smoothing radius.")] = None,
+    reach: Annotated[float | None, _known("Longest step.")] = None,
+    people: Annotated[
+        str | None,
+        typer.Option(
+            help="The column of data that says whose row it is; the loss does not see it."
+        ),
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="With --people: rows of a person used at most, 8 by default.")
+    ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(help="Run directory, SECRET: it holds the noise key. Default: PROBLEM-run."),
@@ -71,6 +110,12 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Where the answer goes. Default: PROBLEM-result.")
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Check everything and show the cost; spend and write nothing."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train privately on a problem file. The same command goes on after a crash."""
@@ -79,31 +124,42 @@ def train(
     # Progress and notes go to stderr, so that stdout holds the answer, or JSON, and nothing else.
     notes = Console(stderr=True, highlight=False, markup=False, quiet=as_json)
     try:
-        given = load_problem(problem)
-        fixed = {
-            "preset": preset,
+        given = load_problem(problem, people)
+        known = {"lipschitz": lipschitz, "gap": gap, "clip": clip}
+        units = {"horizon": horizon, "batch": batch, "smoothing": smoothing, "reach": reach}
+        space, records = ParameterSpace.of(given.params), count_records(given.data)
+        if given.people is not None:
+            records = count_people(given.people, records)
+            notes.print(f"One person is one record, with at most {rows or ROWS} of their rows.")
+        each = 1 if given.people is None else rows or ROWS
+        choices: dict[str, Any] = {
             "passes": passes,
-            "horizon": horizon,
-            "first_batch": batch,
             "directions": directions,
-            "smoothing": smoothing,
-            "reach": reach,
             "evaluations": evaluations,
         }
-        choices = {name: value for name, value in fixed.items() if value is not None}
-        choices |= _bounds(given, lipschitz, gap, clip, notes)
-        space, records = ParameterSpace.of(given.params), count_records(given.data)
-        if preset == "tight" and not {"lipschitz", "gap"} <= choices.keys():
-            cheap = _CHEAP_EVALUATIONS // (2 * min(space.dim, directions or 256) * records)
-            choices = {"passes": max(1, min(_MOST_PASSES, cheap)), **choices}
-        choices |= {"privacy": Privacy(epsilon, delta, rho=rho), "radius": radius}
-        made = plan_for(space, records, None, choices)
+        if preset == "scaled" or (preset is None and radius is None):
+            refuse_without_radius({"radius": radius, **known, **units})
+            _say_what_is_not_needed(given, notes)
+        else:
+            choices |= {"preset": preset or "tight", "radius": radius} | units
+            choices["first_batch"] = choices.pop("batch")
+            choices |= _bounds(given, notes, **known)
+            if choices["preset"] == "tight" and passes is None:
+                in_a_pass = 2 * min(space.dim, directions or 256) * records * each
+                choices["passes"] = _passes(choices, in_a_pass)
+        choices |= {"privacy": Privacy(epsilon, delta, rho=rho), "checkpoint": directory}
+        made = plan_for(space, records, None, choices, lambda: _effort(given, each))
         limit = None if budget is None else Privacy(budget, delta)
+        if dry_run:
+            rehearse_run(given, made, Storage(directory, ledger, limit), each, as_json)
+            return
         _introduce(made, directory, notes)
         result = minimize(
             given.loss,
             given.params,
             given.data,
+            people=given.people,
+            rows=rows,
             plan=made,
             checkpoint=directory,
             ledger=ledger,
@@ -124,10 +180,12 @@ def train(
         raise typer.Exit(130) from None
     if as_json:
         told = {"privacy": result.privacy.to_dict(), "plan": made.to_dict()}
-        print_json(told | files | {"checkpoint": str(directory)})
+        print_json(told | files | {"outcome": result.outcome, "checkpoint": str(directory)})
         return
     Console(highlight=False, markup=False).print(str(result.privacy))
-    print(f"\n{files[_ANSWER]}: the answer, the mean of the last round.")
+    print(f"\n{result.outcome}")
+    number = result.best_round % made.rounds + 1
+    print(f"\n{files[_ANSWER]}: the answer, the mean of round {number} of {made.rounds}.")
     if _THEOREM in files:
         print(
             f"{files[_THEOREM]}: the mean of round {result.random_round + 1} of {made.rounds}, chosen "
@@ -137,12 +195,34 @@ def train(
     print(f"{directory}: SECRET, holds the noise key. `blindstep ledger show` reads it.")
 
 
+def _effort(given: ProblemFile, rows: int) -> int:
+    """Evaluations of a record, each of which calls the loss `rows` times, in about a minute."""
+    return max(1, effort.of_compiled(given.loss, given.params, given.data) // rows)
+
+
+def _say_what_is_not_needed(given: ProblemFile, notes: Console) -> None:
+    """A file may know more of its loss than a run that finds its scales has use for."""
+    if given.known:
+        notes.print(
+            f"{', '.join(given.known)} in the file: for runs with --radius. This one finds its scales "
+            "itself, and is as private for any loss."
+        )
+
+
+def _passes(choices: dict[str, Any], evaluations: int) -> int | None:
+    """Passes where nothing says how many are best; None where L and the gap do."""
+    if {"lipschitz", "gap"} <= choices.keys():
+        return None
+    return max(1, min(_MOST_PASSES, _CHEAP_EVALUATIONS // evaluations))
+
+
 def _bounds(
     given: ProblemFile,
+    notes: Console,
+    *,
     lipschitz: float | None,
     gap: float | None,
     clip: float | None,
-    notes: Console,
 ) -> dict[str, Any]:
     """What is enforced: from the command line, else from the file, else a clip norm of 1."""
     choices = dict(given.known)
@@ -161,15 +241,18 @@ def _bounds(
 
 def _introduce(plan: Plan, directory: Path, notes: Console) -> None:
     """Say what is going to happen and what it costs."""
-    steps = plan.rounds * plan.horizon
-    notes.print(
-        f"{plan.records:,} records, {plan.dim:,} parameters, {plan.passes} pass(es): {steps:,} steps "
-        f"of at most {plan.reach:.3g}, so parameters move at most {steps * plan.reach:.3g} in all. "
-        "More --passes, or a larger --radius or --reach, let them go further."
-    )
+    sizes, steps = f"{plan.records:,} records, {plan.dim:,} parameters", plan.rounds * plan.horizon
+    if plan.looks:
+        notes.print(f"{sizes}, {plan.passes} pass(es). The run finds its scales itself.")
+    else:
+        notes.print(
+            f"{sizes}, {plan.passes} pass(es): {steps:,} steps of at most {plan.reach:.3g}, so "
+            f"parameters move at most {steps * plan.reach:.3g} in all. More --passes, or a larger "
+            "--radius or --reach, let them go further."
+        )
     for note in plan.notes:
         notes.print(note)
-    if os.path.exists(directory / CURRENT):
+    if goes_on(Storage(directory)):
         notes.print(f"Going on with the run in {directory}.")
     else:
         notes.print(

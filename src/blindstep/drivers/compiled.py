@@ -12,10 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Key, PyTree
+from numpy.typing import ArrayLike
 
-from blindstep.drivers import mesh
+from blindstep.drivers import effort, mesh, rehearsal
 from blindstep.drivers.callbacks import telling_failures
+from blindstep.drivers.columns import arrays_of
 from blindstep.drivers.error_checks import voiding
+from blindstep.drivers.looking import look_at_loss, open_looks, scales_from
+from blindstep.drivers.natural import InNaturalUnits, natural_start
+from blindstep.drivers.people import by_person
 from blindstep.drivers.planned import plan_for
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import Loss, ParameterSpace, check_loss, count_records
@@ -24,6 +29,7 @@ from blindstep.drivers.step import take_step, traced
 from blindstep.errors import answers_typos
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.probing import Probing, probing_of_loss
+from blindstep.estimate.scales import Scales
 from blindstep.ledger import fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
@@ -42,6 +48,8 @@ def minimize(
     params: PyTree,
     data: PyTree,
     *,
+    people: ArrayLike | None = None,
+    rows: int | None = None,
     privacy: Privacy | None = None,
     radius: float | None = None,
     plan: Plan | None = None,
@@ -63,8 +71,9 @@ def minimize(
     sharing: str | None = None,
     smoothing: float | None = None,
     reach: float | None = None,
+    rehearse: bool = True,
     seed: int | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
     budget: Privacy | None = None,
@@ -76,7 +85,13 @@ def minimize(
             and nonconvex. A value that is not finite makes that record count 0 in that step, and so
             does an `equinox.error_if` that fails. It must not print or call back to be seen.
         params: where to start: a pytree of floating-point arrays.
-        data: a pytree of arrays whose leading axis is the record: one row, one person.
+        data: a pytree of arrays whose leading axis is the record: one row, one person, unless `people`
+            says otherwise.
+        people: an identifier for each row, whole numbers or text, if people have several rows. Then
+            a person is one record, whose loss is the mean over their rows, and what is guaranteed is
+            for all of them together. Who takes part is public; how many rows somebody has is not.
+        rows: how many rows of a person are used at most, 8 by default; of more, a choice by a public
+            rule. The loss is evaluated as often for everybody.
         privacy: the budget, such as Privacy(epsilon=4, delta=1e-5).
         radius: Goldstein radius of the answer.
         plan: a ready plan (`blindstep.plan`) instead of `privacy`, `radius` and the choices below.
@@ -98,10 +113,13 @@ def minimize(
         sharing: directions for each "record", or shared by a "block".
         smoothing: how far from a point the loss is evaluated.
         reach: the longest step.
+        rehearse: try the loss on made-up records first, of the shapes of `data` and with none of its
+            values. A loss that gives no number for any of them is refused before anything is spent.
         seed: for reproduction only: a seeded run is not private against anyone who knows or can
             guess the seed, and its privacy statement says so. Leave it out and the noise is from the
             operating system.
-        progress: show a progress bar (round, privacy spent, time; never a loss).
+        progress: show a progress bar: round, privacy spent, time, and the mean loss where the plan
+            has a share for it. None: on a terminal, for runs that find their own scales.
         checkpoint: a directory for the run. The same call goes on after a crash where it was, with
             the same result bit for bit; of a finished run it returns the result and releases
             nothing. The loss must be a function: the same answer each time. *The directory holds
@@ -116,17 +134,47 @@ def minimize(
         Parameters with their privacy statement, the plan and the history of public quantities.
     """
     space, chosen = ParameterSpace.of(params), locals()
-    plan = plan_for(space, count_records(data), plan, chosen)
+    data = arrays_of(data)
+    tried = functools.partial(rehearsal.rehearse_compiled, loss, params, data)
+    loss, data, unit = by_person(loss, params, data, people, rows)
+    minute = functools.partial(effort.of_compiled, loss, params, data)
+    plan = plan_for(space, count_records(data), plan, chosen, minute)
     storage = Storage(checkpoint, ledger, budget)
     with jax.enable_x64(True):
         check_loss(loss, params, data)
-        machine = plan.build()
-        start = machine.begin(space.flatten(params))
+        if rehearse:
+            tried()
         known = functools.partial(fingerprints.of_run, loss, params, data)
-        with Session(plan.terms, plan.to_dict(), start, storage, known, seed=seed) as session:
-            return telling_failures(
-                lambda: _run(loss, data, plan, space, machine, session, progress)
+        run, start, scales = loss, params, None
+        if plan.looks:
+            with open_looks(plan, storage, known, seed, unit) as session:
+                scales = telling_failures(lambda: _look(loss, params, data, plan, space, session))
+            run, start = InNaturalUnits(loss, space, scales), natural_start(space)
+            known = functools.partial(fingerprints.of_run, run, start, data)
+        machine = plan.build(jumps=scales is not None and scales.jumps)
+        inside = ParameterSpace.of(start)
+        begun = machine.begin(inside.flatten(start))
+        with Session(
+            plan.terms, plan.to_dict(), begun, storage, known, seed=seed, unit=unit
+        ) as session:
+            means, told = telling_failures(
+                lambda: _run(run, data, plan, inside, machine, session, progress)
             )
+            return finished(plan, space, session.gate, means, told, scales, protected=unit)
+
+
+def _look(
+    loss: Loss, params: PyTree, data: PyTree, plan: Plan, space: ParameterSpace, session: Session
+) -> Scales:
+    """Find the scales of the problem."""
+    origin = np.asarray(space.flatten(params))
+    placed = data if _on_disk(data) else mesh.place(data)
+    return scales_from(plan, session, origin, look_at_loss(session.gate, loss, space, placed, plan))
+
+
+def _on_disk(data: PyTree) -> bool:
+    """Whether records are read from a file, some at a time."""
+    return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
 
 
 def _run(
@@ -136,14 +184,15 @@ def _run(
     space: ParameterSpace,
     machine: Conversion,
     session: Session,
-    progress: bool,
-) -> Result:
+    progress: bool | None,
+) -> tuple[list[np.ndarray], Float[np.ndarray, "rounds horizon 3"]]:
+    """All rounds that are still to come: their means, and what is told of each step."""
     machine, gate, horizon = prepare(machine, space), session.gate, machine.horizon
-    on_disk = any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
+    on_disk = _on_disk(data)
     if not on_disk:
         data = mesh.place(data)
     sharding = mesh.over_records(data)
-    means, norms = list(session.saved.get("means", ())), list(session.saved.get("norms", ()))
+    means, steps = list(session.saved.get("means", ())), list(session.saved.get("told", ()))
 
     def round_of(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, Array, Told]]:
         records = data
@@ -156,16 +205,16 @@ def _run(
 
     with RunProgress(plan, show=progress) as bar:
         while not session.finished:
-            bar.show(len(means), gate.position + horizon)
+            bar.show(len(means), gate.position + horizon, steps)
             # Loss and noise are functions: a round begun before a crash comes out the same.
             state, mean, told = gate.through(round_of, horizon)
             means.append(np.asarray(mean))
-            norms.append(np.stack([told.gradient_norm, told.move_norm], axis=-1))
+            steps.append(np.stack([told.gradient_norm, told.move_norm, told.value], axis=-1))
             session.after(
-                state, gate.position, lambda: {"means": np.stack(means), "norms": np.stack(norms)}
+                state, gate.position, lambda: {"means": np.stack(means), "told": np.stack(steps)}
             )
-        bar.show(len(means), gate.position)
-    return finished(plan, space, gate, means, np.stack(norms))
+        bar.show(len(means), gate.position, steps)
+    return means, np.stack(steps)
 
 
 def prepare(machine: Conversion, space: ParameterSpace) -> Conversion:

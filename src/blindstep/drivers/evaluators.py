@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from blindstep.drivers.error_checks import voiding
 from blindstep.drivers.pytrees import (
     Loss,
     ParameterSpace,
@@ -17,11 +18,13 @@ from blindstep.drivers.pytrees import (
     check_loss,
     count_records,
 )
-from blindstep.drivers.tasks import number
+from blindstep.drivers.silence import silence
+from blindstep.drivers.tasks import number, quietly
 from blindstep.errors import InvalidArgument
 
 # Numbers held at once for points times records: 2^21 float64 are 16 MiB.
 _AT_ONCE = 2**21
+_RECORDS_AT_ONCE = 2**12
 
 
 def float64(space: ParameterSpace) -> ParameterSpace:
@@ -45,6 +48,10 @@ class CompiledLoss:
     ) -> Float[np.ndarray, "sets some"]:
         """The mean loss over the rows of each set, at each of its points."""
         return self._means(points, rows, False)
+
+    def each(self, point: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " records"]:
+        """Every record's loss at one point, finite or not."""
+        return np.asarray(_each(self.loss, self.space, self.data, point))
 
     def gradients(
         self, points: Float[np.ndarray, "sets some dim"], rows: Int[np.ndarray, "sets batch"]
@@ -102,6 +109,16 @@ def _means(
     return jax.lax.map(one_set, inputs, batch_size=min(together, len(rows)))
 
 
+@eqx.filter_jit
+def _each(loss: Loss, space: ParameterSpace, data: PyTree, point: Array | np.ndarray) -> Array:
+    checked, params = voiding(loss), space.unflatten(jnp.asarray(point))
+
+    def one(record: PyTree) -> Array:
+        return jnp.asarray(checked(params, record)).astype(jnp.float64)
+
+    return jax.lax.map(one, data, batch_size=_RECORDS_AT_ONCE)
+
+
 class PlainLoss:
     """Any Python function of NumPy parameters and one record."""
 
@@ -129,6 +146,13 @@ class PlainLoss:
                 "out, or give a smaller radius."
             )
         return means
+
+    def each(self, point: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " records"]:
+        """Every record's loss at one point; NaN where it raises or gives no number."""
+        params = self.space.unflatten(point)
+        records = (jax.tree.map(lambda leaf, r=r: leaf[r], self.data) for r in range(self.records))
+        with silence(worker=False):
+            return np.asarray([number(quietly(self.loss, params, record)) for record in records])
 
     def gradients(
         self, points: Float[np.ndarray, "sets some dim"], rows: Int[np.ndarray, "sets batch"]

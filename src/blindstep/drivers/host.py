@@ -11,25 +11,34 @@ size alone, so the result does not depend on the number of workers or on the ord
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import inspect
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
+from numpy.typing import ArrayLike
 
-from blindstep.drivers import isolation
+from blindstep.drivers import effort, isolation, rehearsal
+from blindstep.drivers.columns import arrays_of
 from blindstep.drivers.engines import Engine, EngineLost, MakeExecutor, Map, ray_map
+from blindstep.drivers.looking import look_at_answers, open_looks, scales_from
 from blindstep.drivers.optimizer import Optimizer
+from blindstep.drivers.people import by_person_on_host
 from blindstep.drivers.planned import plan_for
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import Loss, ParameterSpace, count_records
 from blindstep.drivers.query import BatchQuery
 from blindstep.drivers.result import Result
-from blindstep.drivers.tasks import Task, Work
+from blindstep.drivers.tasks import Task, Work, quietly
 from blindstep.errors import InvalidArgument, answers_typos, positive
 from blindstep.estimate.bounds import Bounds
+from blindstep.estimate.scales import Scales
+from blindstep.ledger import fingerprints
+from blindstep.ledger.storage import Storage
 from blindstep.optimize.plan import Plan
 from blindstep.private.statement import Privacy
 
@@ -49,6 +58,8 @@ def minimize(
     params: PyTree,
     data: PyTree,
     *,
+    people: ArrayLike | None = None,
+    rows: int | None = None,
     privacy: Privacy | None = None,
     radius: float | None = None,
     plan: Plan | None = None,
@@ -74,8 +85,9 @@ def minimize(
     map: Map | None = None,
     vectorized: bool = False,
     timeout: float | None = None,
+    rehearse: bool = True,
     seed: int | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
     budget: Privacy | None = None,
@@ -83,14 +95,19 @@ def minimize(
     """Minimize the mean of `loss(params, record)` over records, privately, from its values alone.
 
     A loss that raises, gives anything but a finite number, is late or takes its worker down makes
-    that record count 0 in that step; nothing is raised or written about it. So try the loss on a
-    made-up record first: one that fails for everybody looks like one that never changes. The choices
-    of the plan, `preset` to `reach`, are those of `blindstep.minimize`.
+    that record count 0 in that step; nothing is raised or written about it. One that fails for
+    everybody would look like one that never changes: so it is tried on made-up records first. The
+    choices of the plan, `preset` to `reach`, are those of `blindstep.minimize`.
 
     Args:
         loss: any Python function of parameters and one record (NumPy arrays), giving one number.
         params: where to start: a pytree of floating-point arrays.
-        data: a pytree of arrays whose leading axis is the record: one row, one person.
+        data: a pytree of arrays whose leading axis is the record: one row, one person, unless `people`
+            says otherwise.
+        people: an identifier for each row, whole numbers or text, if people have several rows. Then
+            a person is one record, whose loss is the mean over their rows.
+        rows: how many rows of a person are used at most, 8 by default. The loss is called as often for
+            everybody, so somebody with one row costs as many calls; a time limit is for all of them.
         privacy: the budget, such as Privacy(epsilon=4, delta=1e-5).
         radius: Goldstein radius of the answer.
         plan: a ready plan (`blindstep.plan`) instead of `privacy`, `radius` and choices.
@@ -108,9 +125,12 @@ def minimize(
             a record, and limits a record's memory to that of the machine / (processors + 1). Who is
             late is up to the machine's total load: give far more than a call takes. Needs fork, as
             on Linux, and a loss that can be pickled; threads are refused.
+        rehearse: try the loss on made-up records first, of the shapes of `data` and with none of its
+            values. A loss that gives no number for any of them is refused before anything is spent.
         seed: for reproduction only: a seeded run is not private against anyone who knows or can
             guess the seed.
-        progress: show a progress bar (round, privacy spent, time; never a loss).
+        progress: show a progress bar: round, privacy spent, time, and the mean loss where the plan
+            has a share for it. None: on a terminal, for runs that find their own scales.
         checkpoint: a directory for the run. The same call goes on after a crash where it was, with
             the same releases bit for bit; of a finished run it returns the result and releases
             nothing. The loss need not give the same answer each time: the answers of each step are
@@ -129,16 +149,33 @@ def minimize(
         EngineLost: the workers are gone and cannot be replaced; the current step is not released.
     """
     space, chosen = ParameterSpace.of(params), locals()
-    plan = plan_for(space, count_records(data), plan, chosen)
+    data = arrays_of(data)
+    tried = functools.partial(rehearsal.rehearse, loss, params, data, vectorized=vectorized)
     _check_signature(loss)
+    loss, data, unit = by_person_on_host(loss, data, people, rows, vectorized)
+    plan = plan_for(
+        space, count_records(data), plan, chosen, lambda: _effort(loss, space, data, vectorized)
+    )
     data = jax.tree.map(
         lambda leaf: leaf if isinstance(leaf, np.memmap) else np.asarray(leaf), data
     )
-    engine = Engine(executor, map)
+    engine, storage = Engine(executor, map), Storage(checkpoint, ledger, budget)
     try:
-        work = _work(loss, space, data, vectorized, timeout, engine)
+        work, scales = _work(loss, space, data, vectorized, timeout, engine), None
+        if rehearse:
+            tried(timeout=timeout)
+        if plan.looks:
+            scales = _look(plan, params, data, work, engine, storage, seed, unit)
         with Optimizer(
-            plan, params, data=data, seed=seed, checkpoint=checkpoint, ledger=ledger, budget=budget
+            plan,
+            params,
+            data=data,
+            seed=seed,
+            checkpoint=checkpoint,
+            ledger=ledger,
+            budget=budget,
+            unit=unit,
+            scales=scales,
         ) as opt:
             _answer(opt, data, work, engine, progress)
     finally:
@@ -167,7 +204,53 @@ def _work(
     return work
 
 
-def _answer(opt: Optimizer, data: PyTree, work: Work, engine: Engine, progress: bool) -> None:
+def _effort(loss: Loss, space: ParameterSpace, data: PyTree, vectorized: bool) -> int:
+    """Evaluations in about a minute, by a made-up record of zeros."""
+    rows = 64 if vectorized else 1
+    front = (rows,) if vectorized else ()
+    record = jax.tree.map(lambda leaf: np.zeros((*front, *leaf.shape[1:]), leaf.dtype), data)
+    point = np.zeros((*front, space.dim))
+    return rows * effort.of_function(lambda: quietly(loss, space.unflatten(point), record))
+
+
+def _look(
+    plan: Plan,
+    params: PyTree,
+    data: PyTree,
+    work: Work,
+    engine: Engine,
+    storage: Storage,
+    seed: int | None,
+    unit: str,
+) -> Scales:
+    """Find the scales of the problem."""
+
+    def known() -> fingerprints.Fingerprints:
+        found = fingerprints.of_questions(storage.cohort, params)
+        return replace(found, data=fingerprints.of_data(data))
+
+    def answer(points: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        values = engine.perform(list(_pieces(points, rows, data, work)))
+        return np.concatenate(values).reshape(len(rows), -1)
+
+    with jax.enable_x64(True):
+        origin = np.asarray(work.space.flatten(params))
+        with open_looks(plan, storage, known, seed, unit) as session:
+            return scales_from(plan, session, origin, look_at_answers(session, plan, answer))
+
+
+def _pieces(points: np.ndarray, rows: np.ndarray, data: PyTree, work: Work) -> Iterator[Task]:
+    """The work of a look, at the same points for all records."""
+    size = -(-len(rows) // _PIECES)
+    for start in range(0, len(rows), size):
+        some = rows[start : start + size]
+        records = jax.tree.map(lambda leaf, some=some: np.asarray(leaf[some]), data)
+        yield Task(work, points[None], records, len(some))
+
+
+def _answer(
+    opt: Optimizer, data: PyTree, work: Work, engine: Engine, progress: bool | None
+) -> None:
     """Answer every step that is still to come."""
     with RunProgress(opt.plan, show=progress) as bar:
         while not opt.done:

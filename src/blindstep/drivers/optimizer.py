@@ -20,30 +20,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 
-from blindstep.drivers.pytrees import ParameterSpace
+from blindstep.drivers.pytrees import ParameterSpace, rounding
 from blindstep.drivers.query import BatchQuery
 from blindstep.drivers.result import Result, finished
-from blindstep.drivers.step import take_step, traced
+from blindstep.drivers.statements import of_plan
+from blindstep.drivers.step import release_answers, traced
 from blindstep.drivers.tasks import numbers
 from blindstep.errors import HorizonExceeded, InvalidArgument, answers_typos
-from blindstep.estimate.probing import probing_of_answers
+from blindstep.estimate.scales import Scales
 from blindstep.ledger import fingerprints
 from blindstep.ledger.checkpoint import Arrays
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
-from blindstep.optimize.conversion import Conversion, State, Told
+from blindstep.optimize.conversion import State
 from blindstep.optimize.delta import check_delta
 from blindstep.optimize.plan import Plan
-from blindstep.private.gate import Memory, Permit
+from blindstep.optimize.prospects import check_prospects
 from blindstep.private.noise import Uncopied
 from blindstep.private.schedule import Kind
-from blindstep.private.statement import Privacy, Statement, statement
+from blindstep.private.statement import RECORD, Privacy, Statement
 
 
 class Optimizer(Uncopied):
@@ -76,6 +76,8 @@ class Optimizer(Uncopied):
         ledger: str | os.PathLike[str] | None = None,
         budget: Privacy | None = None,
         cohort: str | None = None,
+        unit: str = RECORD,
+        scales: Scales | None = None,
     ) -> None:
         """Begin a run, or go on with the one in `checkpoint`.
 
@@ -97,6 +99,10 @@ class Optimizer(Uncopied):
                 refused before anything is asked.
             cohort: which people these are, in words, such as "survey 2026": the name they get in a
                 ledger that is begun here. On resuming it must be the same.
+            unit: what one record is, in the words of the privacy statement: "one person" where the
+                answers of a person to all questions of a step count as one record.
+            scales: the units of a plan in natural units: lengths of the parameters' units, and the
+                unit of the answers. Public. On resuming they must be the same.
         """
         self.plan, self.space = plan, ParameterSpace.of(params)
         if plan.dim != self.space.dim:
@@ -105,17 +111,28 @@ class Optimizer(Uncopied):
             )
         check_delta(plan.privacy, plan.records)
         check_delta(budget, plan.records, "budget")
-        self._turn = threading.RLock()
+        check_prospects(plan, rounding(params))
+        if plan.looks and scales is None:
+            raise InvalidArgument(
+                "the plan has looks, which find its units: give the scales that they found, or run it "
+                "with blindstep.minimize or blindstep.host.minimize."
+            )
+        self._turn, self._scales = threading.RLock(), scales
 
         def known() -> fingerprints.Fingerprints:
-            found = fingerprints.of_questions(cohort, params)
+            found = fingerprints.of_questions(
+                cohort, params if scales is None else (params, scales)
+            )
             return found if data is None else replace(found, data=fingerprints.of_data(data))
 
         storage = Storage(checkpoint, ledger, budget, cohort)
         with jax.enable_x64(True):
-            machine = plan.build()
-            start = machine.begin(self.space.flatten(params))
-            self._session = Session(plan.terms, plan.to_dict(), start, storage, known, seed=seed)
+            machine = plan.build(jumps=scales is not None and scales.jumps)
+            start = self.space.flatten(params)
+            start = machine.begin(start if scales is None else jnp.zeros_like(start))
+            self._session = Session(
+                plan.terms, plan.to_dict(), start, storage, known, seed=seed, unit=unit
+            )
             self._gate = self._session.gate
             self._machine = traced(machine)
             try:
@@ -131,7 +148,7 @@ class Optimizer(Uncopied):
         words = np.asarray(jax.random.key_data(public)).astype("<u4").tobytes()
         self.run = hashlib.sha256(b"blindstep run " + words).hexdigest()[:16]
         self.means: list[Float[np.ndarray, " dim"]] = list(saved.get("means", ()))
-        self._norms = [(float(a), float(b)) for a, b in saved.get("norms", ())]
+        self._told = list(saved.get("told", ()))
         self._enter(self._session.state)
         if "answers" in saved:
             self._answers, self._answered = saved["answers"].copy(), saved["answered"].copy()
@@ -172,17 +189,21 @@ class Optimizer(Uncopied):
     @property
     def point(self) -> PyTree:
         """The parameters around which the current step probes (w_t)."""
-        return self.space.unflatten(np.asarray(self._state.point))
+        return self.space.unflatten(self._placed(self._state.point))
 
     @property
     def position(self) -> PyTree:
         """Where the path stands (x_t)."""
-        return self.space.unflatten(np.asarray(self._state.position))
+        return self.space.unflatten(self._placed(self._state.position))
+
+    def _placed(self, vector: Any) -> Float[np.ndarray, " dim"]:
+        """A vector of the machine in the user's units."""
+        return np.asarray(vector if self._scales is None else self._scales.place(vector))
 
     @property
     def privacy(self) -> Statement:
         """The privacy statement of the whole run, finished or not."""
-        return statement(self._gate.terms, self.plan.delta, seeded=self.seeded)
+        return of_plan(self.plan, seeded=self.seeded, unit=self._session.unit)
 
     def __repr__(self) -> str:
         where = "done" if self.done else f"round {self.round + 1}, step {self.step + 1}"
@@ -260,8 +281,9 @@ class Optimizer(Uncopied):
                     f"the run stands at round {self.round + 1} of {self.rounds}, step "
                     f"{self.step + 1}: answer the rest first, or read the finished rounds in `means`."
                 )
-            norms = np.asarray(self._norms).reshape(self.rounds, self.plan.horizon, 2)
-            return finished(self.plan, self.space, self._gate, self.means, norms)
+            told = np.asarray(self._told).reshape(self.rounds, self.plan.horizon, 3)
+            run = (self.plan, self.space, self._gate, self.means, told, self._scales)
+            return finished(*run, protected=self._session.unit)
 
     def close(self) -> None:
         """Let others use the run directory and the ledger. May be called again.
@@ -309,7 +331,7 @@ class Optimizer(Uncopied):
             "answers": self._answers,
             "answered": self._answered,
             "means": np.asarray(self.means).reshape(-1, self.space.dim),
-            "norms": np.asarray(self._norms).reshape(-1, 2),
+            "told": np.asarray(self._told).reshape(-1, 3),
         }
 
     def _enter(self, state: State) -> None:
@@ -329,6 +351,7 @@ class Optimizer(Uncopied):
             space=self.space,
             _estimator=self._machine.estimator,
             _query=self._machine.ask(self._state, self._kind(), self._gate.public),
+            _scales=self._scales,
         )
 
     def _kind(self) -> Kind:
@@ -357,7 +380,8 @@ class Optimizer(Uncopied):
         if self._asked is None or not self._answered.all():
             return
         with jax.enable_x64(True):
-            answers = jnp.asarray(self._answers.reshape(self._asked.shape))
+            unit = 1.0 if self._scales is None else self._scales.unit
+            answers = jnp.asarray(self._answers.reshape(self._asked.shape)) / unit
             rest = (self._machine, self._state, self._kind(), answers, self._gate.public)
             state, told = self._gate.through(
                 lambda permit, memory: release_answers(permit, memory, *rest), answers=self._answers
@@ -365,23 +389,7 @@ class Optimizer(Uncopied):
             if int(state.step) == self._machine.horizon:
                 state, mean = self._machine.end_round(state)
                 self.means.append(np.asarray(mean))
-            self._norms.append((float(told.gradient_norm), float(told.move_norm)))
+            self._told.append(np.asarray([told.gradient_norm, told.move_norm, told.value]))
             self._enter(state)
             self._unsaved = True  # should saving fail, it is done before the next release
             self._unsaved = not self._session.after(state, self._gate.position, self._arrays)
-
-
-@eqx.filter_jit
-def release_answers(
-    permit: Permit,
-    memory: Memory,
-    machine: Conversion,
-    state: State,
-    kind: Kind,
-    answers: Float[Array, "batch 2 q"],
-    public: Key[Array, ""],
-) -> tuple[Memory, tuple[State, Told]]:
-    """The next step from its answers, in the order of the batch's questions."""
-    probing = probing_of_answers(machine.estimator, answers)
-    memory, state, told = take_step(machine, probing, permit, memory, state, kind, public)
-    return memory, (state, told)

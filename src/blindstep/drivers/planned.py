@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from blindstep.drivers.pytrees import ParameterSpace
+from blindstep.drivers.pytrees import ParameterSpace, rounding
 from blindstep.errors import InvalidArgument
+from blindstep.ledger import plan_file
 from blindstep.optimize.delta import check_delta
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan as make_plan
+from blindstep.optimize.prospects import check_prospects
 
 # What a plan is described by: the arguments of `blindstep.plan`, but for the sizes, which a driver
 # takes from the parameters and the data.
@@ -21,32 +24,65 @@ CHOICES = tuple(
 )
 
 
+def _earlier(directory: Any, wanted: Mapping[str, Any]) -> Plan | None:
+    """The plan in natural units that a run directory holds, if it is for the same problem.
+
+    How many evaluations take a minute is measured anew in each process: a resumed run keeps its own.
+    """
+    try:
+        with open(os.path.join(directory, plan_file.PLAN), encoding="ascii") as file:
+            found = Plan.from_json(file.read())
+    except (OSError, TypeError, ValueError):  # none, or not readable: the session says so
+        return None
+    same = all(getattr(found, name) == value for name, value in wanted.items() if name != "preset")
+    return found if same and found.preset == "scaled" else None
+
+
 def plan_for(
-    space: ParameterSpace, records: int, plan: Plan | None, arguments: Mapping[str, Any]
+    space: ParameterSpace,
+    records: int,
+    plan: Plan | None,
+    arguments: Mapping[str, Any],
+    effort: Callable[[], int] | None = None,
 ) -> Plan:
     """The plan that was given, if it fits, or the one that the other arguments describe.
 
+    Without a radius it is one in natural units, of as many evaluations as `effort` says unless the
+    arguments do; and if the run directory holds such a plan already, that one.
+
     `arguments` are those that the driver was called with, by name, such as its `locals()`: those
-    named in `CHOICES` count, unless they are None. What is left to check, the deltas of the plan and of
-    the `budget` against the number of records, is checked here.
+    named in `CHOICES` count, unless they are None. What is left to check is checked here: the deltas of
+    the plan and of the `budget` against the number of records, and whether the plan can work at all.
     """
-    made = _plan_for(space, records, plan, arguments)
+    made = _plan_for(space, records, plan, arguments, effort)
     check_delta(made.privacy, made.records)
     check_delta(arguments.get("budget"), made.records, "budget")
+    check_prospects(made, rounding(arguments.get("params")))
     return made
 
 
 def _plan_for(
-    space: ParameterSpace, records: int, plan: Plan | None, arguments: Mapping[str, Any]
+    space: ParameterSpace,
+    records: int,
+    plan: Plan | None,
+    arguments: Mapping[str, Any],
+    effort: Callable[[], int] | None,
 ) -> Plan:
     given = {name: arguments[name] for name in CHOICES if arguments.get(name) is not None}
     if plan is None:
-        if not {"privacy", "radius"} <= given.keys():
+        if "privacy" not in given:
             raise InvalidArgument(
-                "give privacy and radius, such as privacy=Privacy(epsilon=4, delta=1e-5), "
-                "radius=0.1, or a ready plan."
+                "give privacy, such as privacy=Privacy(epsilon=4, delta=1e-5), or a ready plan."
             )
-        return make_plan(records=records, dim=space.dim, **given)
+        sizes = {"records": records, "dim": space.dim}
+        if given.get("preset", "scaled") != "scaled" or "radius" in given:
+            return make_plan(**sizes, **given)
+        if "evaluations" not in given:
+            earlier = _earlier(arguments.get("checkpoint"), sizes | given)
+            if earlier is not None:
+                return earlier
+            given["evaluations"] = None if effort is None else effort()
+        return make_plan(**sizes, **given)
     if given:
         names = ", ".join(given)
         raise InvalidArgument(

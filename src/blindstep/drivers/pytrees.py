@@ -82,6 +82,19 @@ class ParameterSpace:
         return jax.tree.unflatten(self.structure, leaves)
 
 
+def rounding(params: PyTree) -> float:
+    """The norm of what rounding to their own dtypes can do to parameters; 0 for none."""
+    arrays = [
+        leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        for leaf in jax.tree.leaves(params)
+    ]
+    squares = (
+        float(jnp.finfo(array.dtype).eps) ** 2 * float(np.sum(np.asarray(array, np.float64) ** 2))
+        for array in arrays
+    )
+    return math.sqrt(sum(squares))
+
+
 def count_records(data: PyTree) -> int:
     """The common leading axis of `data`: the number of records. Says which leaves disagree."""
     leaves = jax.tree_util.tree_leaves_with_path(data)
@@ -121,8 +134,8 @@ def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
         if leaf.dtype.kind in "OSUMm":  # objects, text, dates
             raise InvalidArgument(
                 f"data{jax.tree_util.keystr(path)} has dtype {leaf.dtype}: a loss computes with "
-                "numbers. Turn text into codes (0, 1, 2, ...) and dates into days, or leave this part "
-                "out."
+                "numbers. Turn categories into features (blindstep.encode, with a public list), "
+                "text into codes (0, 1, 2, ...) and dates into days, or leave this part out."
             )
     record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
     shaped = jax.tree.map(

@@ -17,6 +17,7 @@ from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.estimators import Estimator, Query
 from blindstep.estimate.probing import probe_points
+from blindstep.estimate.scales import Scales
 
 points_at = eqx.filter_jit(probe_points)
 
@@ -43,6 +44,7 @@ class BatchQuery:
     space: ParameterSpace
     _estimator: Estimator = field(repr=False)
     _query: Query = field(repr=False)
+    _scales: Scales | None = field(default=None, repr=False)
 
     @property
     def id(self) -> tuple[int, int]:
@@ -83,6 +85,8 @@ class BatchQuery:
             # Places past the end are computed and cut off: one shape, one compilation.
             places = jnp.arange(start, start + size)
             sets = np.asarray(points_at(self._estimator, self._query, places))
+        if self._scales is not None:
+            sets = np.asarray(self._scales.place(sets))
         kept = 1 if self.shared else min(size, len(self.rows) - start)
         return sets[:kept].reshape(kept, -1, self.space.dim)
 

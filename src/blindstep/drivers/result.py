@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from blindstep.drivers import outcome
+from blindstep.drivers.history import History
 from blindstep.drivers.pytrees import ParameterSpace
+from blindstep.drivers.statements import of_plan
+from blindstep.estimate.estimators import LARGEST
+from blindstep.estimate.scales import Scales
 from blindstep.optimize.plan import Plan
 from blindstep.private.gate import Gate
 from blindstep.private.noise import public_stream
-from blindstep.private.statement import Statement, statement
-
-
-@dataclass(frozen=True)
-class History:
-    """Public quantities of every step: functions of releases alone, so they cost nothing.
-
-    Attributes:
-        gradient_norm: norm of each noisy gradient, rounds x horizon.
-        move_norm: norm of each step taken, rounds x horizon.
-    """
-
-    gradient_norm: Float[np.ndarray, "rounds horizon"]
-    move_norm: Float[np.ndarray, "rounds horizon"]
+from blindstep.private.statement import RECORD, Statement
 
 
 @dataclass(frozen=True)
@@ -34,13 +26,16 @@ class Result:
     """The answer of a run. All means of rounds are released: reading all of them costs nothing more.
 
     Attributes:
-        params: the answer to use: the mean of the last round's points.
+        params: the answer to use: the mean of the last round's points; where the run measured its
+            loss, of the last round that no earlier one beats beyond doubt (`best_round`).
         random_round: which round `random_round_mean` is the mean of, chosen uniformly at random.
         means: the means of all rounds as flat vectors, rounds x dim.
         privacy: the privacy statement.
         plan: the plan that was run.
         history: public quantities over the run.
         space: how flat vectors map to parameters.
+        best_round: which round `params` is the mean of.
+        scales: the natural units that the run has found; None where it used the user's.
     """
 
     params: PyTree
@@ -50,6 +45,16 @@ class Result:
     plan: Plan
     history: History
     space: ParameterSpace
+    best_round: int = -1
+    scales: Scales | None = None
+
+    @property
+    def outcome(self) -> str:
+        """How the run went and what would help, in a sentence or two, from releases alone."""
+        points = self.means
+        if self.scales is not None:
+            points = (points - np.asarray(self.scales.origin)) / np.asarray(self.scales.lengths)
+        return outcome.sentence(self.plan, self.history, points)
 
     @property
     def round_means(self) -> list[PyTree]:
@@ -64,7 +69,8 @@ class Result:
     def __str__(self) -> str:
         return (
             f"{self.plan.rounds} rounds of {self.plan.horizon} steps, preset {self.plan.preset}; "
-            f"params: mean of the last round.\n{self.privacy}"
+            f"params: mean of round {self.best_round % self.plan.rounds + 1}.\n{self.outcome}\n"
+            f"{self.privacy}"
         )
 
 
@@ -73,21 +79,35 @@ def finished(
     space: ParameterSpace,
     gate: Gate,
     means: Sequence[Float[np.ndarray, " dim"]],
-    norms: Float[np.ndarray, "rounds horizon 2"],
+    told: Float[np.ndarray, "rounds horizon 3"],
+    scales: Scales | None = None,
+    protected: str = RECORD,
 ) -> Result:
     """The result of a finished run, whichever driver made it.
 
-    `norms` holds, for each step, the norms of the noisy gradient and of the move.
+    `told` holds, for each step, the norms of the noisy gradient and of the move, and the noisy loss.
+    With `scales` all of it is in natural units, and the result in the user's. `protected` is
+    the unit that the privacy statement is about.
     """
     with jax.enable_x64(True):
         stream = public_stream(gate.public, "chosen round")
         chosen = int(jax.random.randint(stream, (), 0, len(means)))
+    points, history = np.stack(means), History(told[..., 0], told[..., 1])
+    if plan.curve:
+        unit = 1.0 if scales is None else float(scales.unit)
+        std = LARGEST * plan.noise_std / (plan.curve * plan.bounds.first_clip)
+        history = replace(history, loss=unit * told[..., 2], loss_std=unit * std)
+    if scales is not None:
+        points = np.asarray(scales.place(points))
+    best = outcome.best_round(history)
     return Result(
-        params=space.unflatten(np.asarray(means[-1])),
+        params=space.unflatten(points[best]),
         random_round=chosen,
-        means=np.stack(means),
-        privacy=statement(gate.terms, plan.delta, seeded=gate.seeded),
+        means=points,
+        privacy=of_plan(plan, seeded=gate.seeded, unit=protected),
         plan=plan,
-        history=History(norms[..., 0], norms[..., 1]),
+        history=history,
         space=space,
+        best_round=best,
+        scales=scales,
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
-from blindstep.estimate.probing import Probing
+from blindstep.estimate.probing import Probing, probing_of_answers
 from blindstep.optimize.conversion import Conversion, State, Told
 from blindstep.private.gate import Memory, Permit
 from blindstep.private.schedule import Kind
@@ -33,3 +34,19 @@ def take_step(
 def traced(machine: Conversion) -> Conversion:
     """The machine with its floats as arrays: runs that differ in a step size share a program."""
     return jax.tree.map(lambda v: jnp.asarray(v) if isinstance(v, float) else v, machine)
+
+
+@eqx.filter_jit
+def release_answers(
+    permit: Permit,
+    memory: Memory,
+    machine: Conversion,
+    state: State,
+    kind: Kind,
+    answers: Float[Array, "batch 2 q"],
+    public: Key[Array, ""],
+) -> tuple[Memory, tuple[State, Told]]:
+    """The next step from its answers, in the order of the batch's questions."""
+    probing = probing_of_answers(machine.estimator, answers)
+    memory, state, told = take_step(machine, probing, permit, memory, state, kind, public)
+    return memory, (state, told)

@@ -132,7 +132,7 @@ def _one_by_one(task: Task, loss: Loss) -> Float[np.ndarray, "number each"]:
         record = jax.tree.map(lambda leaf, i=i: leaf[i], task.records)
         points = task.points[i if len(task.points) > 1 else 0]
         for j, point in enumerate(points):
-            values[i, j] = number(_quietly(loss, work.space.unflatten(point), record))
+            values[i, j] = number(quietly(loss, work.space.unflatten(point), record))
     return values
 
 
@@ -141,12 +141,12 @@ def _at_once(task: Task, loss: Loss) -> Float[np.ndarray, "number each"] | None:
     rows = task.number * task.each
     points = np.broadcast_to(task.points, (task.number, *task.points.shape[1:]))
     records = jax.tree.map(lambda leaf: np.repeat(leaf, task.each, axis=0), task.records)
-    out = _quietly(loss, task.work.space.unflatten(points.reshape(rows, -1)), records)
+    out = quietly(loss, task.work.space.unflatten(points.reshape(rows, -1)), records)
     values = numbers_of_rows(out, rows)
     return None if values is None else values.reshape(task.number, task.each)
 
 
-def _quietly(loss: Loss, params: PyTree, records: PyTree) -> Any:
+def quietly(loss: Loss, params: PyTree, records: PyTree) -> Any:
     """The loss's value; None if it raised, nobody learns what. The user's own Ctrl-C goes on."""
     try:
         with np.errstate(all="ignore"):

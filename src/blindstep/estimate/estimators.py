@@ -32,6 +32,9 @@ from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Directions, Parts, first_of, join
 from blindstep.private.schedule import Kind
 
+# Where the loss is released beside the gradient: a record counts with at most this loss.
+LARGEST = 2.0
+
 
 class Sharing(enum.Enum):
     """Which records use the same directions: each its own, or all of a block the same."""
@@ -47,6 +50,8 @@ class Query(eqx.Module):
     reference: Float[Array, " dim"]  # y, the point before it (w_{t-1}); GRAD does not use it
     key: Key[Array, ""]  # public key of the step's directions
     kind: Kind = eqx.field(static=True)  # GRAD or DIFF
+    # the share of the estimator's smoothing at which to probe; None: all of it
+    nearness: Float[Array, ""] | None = None
 
 
 class Estimator(eqx.Module):
@@ -60,6 +65,8 @@ class Estimator(eqx.Module):
         reach: D, the longest step of the learner; so |x - y| <= 2 D.
         bounds: what is known of the loss; differences beyond it are clamped.
         sharing: whether each record has directions of its own or a block shares them.
+        curve: weight of the loss itself in a record's vector, whose last coordinate it then is; 0:
+            it is not there. For shared directions only.
         precision: "float64" or "float32", of directions and probe points.
     """
 
@@ -71,6 +78,7 @@ class Estimator(eqx.Module):
     bounds: Bounds = eqx.field(static=True)
     sharing: Sharing = eqx.field(static=True, default=Sharing.RECORD)
     precision: str = eqx.field(static=True, default="float64")
+    curve: float = eqx.field(static=True, default=0.0)
 
     def __check_init__(self) -> None:
         count("dim", self.dim)
@@ -86,9 +94,20 @@ class Estimator(eqx.Module):
         return self.sharing is Sharing.BLOCK
 
     @property
-    def size(self) -> int:
-        """Length of a record's vector: q coefficients if directions are shared, else d coordinates."""
+    def gradient_size(self) -> int:
+        """Coordinates of the gradient: q coefficients if directions are shared, else d of its own."""
         return self.directions if self.shared else self.dim
+
+    @property
+    def size(self) -> int:
+        """Length of a record's vector: the gradient's coordinates, and one for the loss if wanted."""
+        return self.gradient_size + (self.curve > 0)
+
+    def value_of(self, release: Float[Array, " size"]) -> Float[Array, ""]:
+        """The mean loss that a release shows, each record's clamped to `LARGEST`; NaN without one."""
+        if self.curve == 0:
+            return jnp.asarray(jnp.nan)
+        return release[-1] * LARGEST / (self.curve * self.bounds.first_clip)
 
     def working_in(self, dtype: DTypeLike) -> Estimator:
         """This estimator with directions and probe points in the precision of parameters of `dtype`."""
@@ -141,13 +160,18 @@ class Estimator(eqx.Module):
         """Bases and offsets of a pair of points: along u they are base + offset u."""
         other = query.point if query.kind is Kind.GRAD else query.reference
         sign = -1.0 if query.kind is Kind.GRAD else 1.0
-        bases = jnp.stack([query.point, other]).astype(self.precision)
-        return bases, jnp.asarray([self.smoothing, sign * self.smoothing], self.precision)
+        bases, h = jnp.stack([query.point, other]).astype(self.precision), self._distance(query)
+        return bases, jnp.stack([h, sign * h]).astype(self.precision)
+
+    def _distance(self, query: Query) -> Float[Array, ""]:
+        """h for this query."""
+        near = 1.0 if query.nearness is None else query.nearness
+        return jnp.asarray(self.smoothing * near)
 
     def coefficients(
         self, query: Query, values: Float[Array, "*records 2 q"]
-    ) -> Float[Array, "*records q"]:
-        """The coefficients (d/q) c_j from the values at each pair of points.
+    ) -> Float[Array, "*records size"]:
+        """The coefficients (d/q) c_j from the values at each pair of points, and the loss if wanted.
 
         Differences of values are clamped to what the bounds allow. A value that is not finite gives
         NaN, and the gate counts a record with a NaN as 0.
@@ -156,9 +180,24 @@ class Estimator(eqx.Module):
         first, second = values[..., 0, :], values[..., 1, :]
         limit = self._clamp(query)
         difference = jnp.clip(first - second, -limit, limit)
-        width = 2.0 * self.smoothing if query.kind is Kind.GRAD else self.smoothing
+        width = self._distance(query) * (2.0 if query.kind is Kind.GRAD else 1.0)
         finite = jnp.isfinite(first) & jnp.isfinite(second)
-        return jnp.where(finite, (self.dim / self.directions) * difference / width, jnp.nan)
+        slopes = jnp.where(finite, (self.dim / self.directions) * difference / width, jnp.nan)
+        return slopes if self.curve == 0 else self._with_value(slopes, values)
+
+    def _with_value(
+        self, slopes: Float[Array, "*records q"], values: Float[Array, "*records 2 q"]
+    ) -> Float[Array, "*records size"]:
+        """The slopes, clipped on their own, and the mean of the values as one more coordinate.
+
+        It is curve x clip x (mean / LARGEST, clamped to [-1, 1]). So the whole vector is at most
+        clip sqrt(1 + curve^2) long, and neither part takes room from the other.
+        """
+        clip = self.bounds.first_clip
+        norm = jnp.sqrt(jnp.vecdot(slopes, slopes))[..., None]
+        slopes = slopes * jnp.where(norm > clip, clip / norm, 1.0)
+        value = jnp.clip(jnp.mean(values, axis=(-2, -1)) / LARGEST, -1.0, 1.0)
+        return jnp.concatenate([slopes, self.curve * clip * value[..., None]], axis=-1)
 
     def _clamp(self, query: Query) -> Float[Array, ""]:
         """The largest difference of two values that the bounds allow."""
@@ -173,7 +212,8 @@ class Estimator(eqx.Module):
     def record_bound(self, kind: Kind) -> float:
         """The clip norm for the gate: no longer than the bounds leave a record's vector."""
         gain = gain_of(self.sampler, self.sharing, self.directions, self.dim)
-        return record_bound(kind, gain, self.smoothing, self.reach, self.bounds)
+        bound = record_bound(kind, gain, self.smoothing, self.reach, self.bounds)
+        return bound * math.sqrt(1.0 + self.curve**2)
 
 
 def gain_of(sampler: Directions, sharing: Sharing, directions: int, dim: int) -> float:

@@ -242,8 +242,8 @@ class _Task:
         starts = jnp.arange(0, estimator.directions, some)
         return jax.lax.scan(add, jnp.zeros(estimator.dim), starts)[0]
 
-    def along_shared(self, records: PyTree, frame: PyTree) -> Float[Array, "some q"]:
-        """The q coefficients of records along the directions that their block shares."""
+    def along_shared(self, records: PyTree, frame: PyTree) -> Float[Array, "some size"]:
+        """The coefficients of records along the directions that their block shares."""
         estimator, query, some = self.estimator, self.query, self.chunk.directions
         number = estimator.directions
 

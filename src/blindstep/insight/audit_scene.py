@@ -16,10 +16,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, UInt32
+from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
 
 from blindstep.drivers.compiled import prepare, run_blocks
-from blindstep.drivers.pytrees import ParameterSpace
+from blindstep.drivers.pytrees import Loss, ParameterSpace
 from blindstep.estimate.bounds import Clip
 from blindstep.estimate.estimators import length
 from blindstep.optimize.conversion import Conversion
@@ -168,6 +168,17 @@ class Scene:
         """
         data = np.zeros((2, self.plan.records * min(2, self.plan.passes)), np.int8)
         data[0, changed], data[1, changed] = z, np.negative(z)
+        return self.watch_two(blocks, self.loss, data, keys, lanes)
+
+    def watch_two(
+        self,
+        blocks: Blocks,
+        loss: Loss,
+        data: PyTree,
+        keys: UInt32[np.ndarray, "keys 8"],
+        lanes: Float[np.ndarray, "lanes size"] | None = None,
+    ) -> Float[np.ndarray, "keys 2 blocks steps seen"]:
+        """The same for any loss and any two data sets: each leaf of `data` has two in front."""
         machine = eqx.tree_at(
             lambda m: m.prefix.lanes,
             self._machine,
@@ -177,8 +188,9 @@ class Scene:
         first = jnp.asarray(blocks.number * self.plan.period, jnp.int32)
         terms = self.permit(0, self.plan.period).terms
         stage = (first, jnp.asarray(blocks.rows))
-        arguments = (terms, jnp.asarray(data), stage, self._keys.public, jnp.asarray(keys))
-        return np.asarray(_watch(machine, self.loss, self._space, *arguments))
+        data = jax.tree.map(jnp.asarray, data)
+        arguments = (terms, data, stage, self._keys.public, jnp.asarray(keys))
+        return np.asarray(_watch(machine, loss, self._space, *arguments))
 
     def exact_checks(self, releases: Float[np.ndarray, "2 *blocks steps size"]) -> dict[str, bool]:
         """What must hold of the whole releases of blocks on two neighbouring data sets."""
@@ -200,10 +212,10 @@ class Scene:
 @eqx.filter_jit
 def _watch(
     machine: Conversion,
-    loss: _Steep,
+    loss: Loss,
     space: ParameterSpace,
     terms: Terms,
-    data: Int[Array, "2 records"],
+    data: PyTree,
     stage: tuple[Int[Array, " blocks"], Int[Array, "blocks block_size"]],
     public: Key[Array, ""],
     keys: UInt32[Array, "keys 8"],
@@ -216,7 +228,7 @@ def _watch(
     period, schedule = machine.period, terms.schedule
 
     def under(key: Array) -> Array:
-        def world(z: Array) -> Array:
+        def world(z: PyTree) -> Array:
             def block(one: tuple[Array, Array]) -> Array:
                 first, rows = one
                 grads, diffs = jnp.split(rows, [schedule.first_batch])

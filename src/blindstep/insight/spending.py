@@ -34,6 +34,7 @@ def spending_numbers(account: Account, delta: float | None = None) -> dict[str, 
     unlimited = math.isinf(remaining)
     return {
         "cohort": account.cohort,
+        "unit": account.unit,
         "delta": delta,
         "runs": [
             {
@@ -41,6 +42,7 @@ def spending_numbers(account: Account, delta: float | None = None) -> dict[str, 
                 "plan": run.identity.plan,
                 "data": run.identity.data,
                 "since": run.since,
+                "unit": run.identity.unit,
                 "steps_begun": run.next_step,
                 "steps_replayed": sum(attempt.replayed for attempt in run.attempts),
                 "attempts": len(run.attempts),
@@ -67,8 +69,10 @@ def spending_table(account: Account, delta: float | None = None) -> Table:
     table = Table(
         title=title,
         title_justify="left",
-        caption="A run's epsilon is at the run's own delta; total, budget and remaining are at "
-        f"delta {numbers['delta']:g}.",
+        caption=Text(
+            "A run's epsilon is at the run's own delta; total, budget and remaining are at delta "
+            f"{numbers['delta']:g}. All are for replacing {account.unit or 'nobody yet'}."
+        ),
         caption_justify="left",
     )
     table.add_column("run", style="bold", overflow="fold")

@@ -6,6 +6,9 @@ its steps follow (`private.terms`). Everything composes on the same people:
 
     mu = sqrt(sum over runs, attempts and passes of mu_per_pass^2)
 
+which is true of mus about the same *unit*. A record and a person with several rows are not the same,
+so a ledger holds runs about one of them.
+
 An *attempt* is a run under one noise key. A run needs one. A second attempt (the key was lost in a
 crash) charges the passes that it touches again, wherever it goes on: a step's contribution is then in
 the releases of both attempts, each within mu_per_pass, with independent noise.
@@ -20,8 +23,9 @@ from typing import Any
 from blindstep import errors
 from blindstep.errors import InvalidArgument, finite, positive, probability
 from blindstep.private import accounting
+from blindstep.private.accounting import RECORD
 
-SCHEMA = 2
+SCHEMA = 3
 # A run planned to spend a whole budget in several passes meets it only up to rounding.
 ROUNDING = 1e-12
 
@@ -38,9 +42,10 @@ class RunIdentity:
     steps_per_pass: int  # releases in one pass
     passes: int  # how often the run goes through the records
     delta: float  # where its epsilon is quoted
+    unit: str = RECORD  # what its mu is about (`Statement.unit`); parentheses explain it
 
     def __post_init__(self) -> None:
-        for name in ("run", "plan", "data", "noise_key"):
+        for name in ("run", "plan", "data", "noise_key", "unit"):
             if not isinstance(value := getattr(self, name), str) or not value:
                 raise InvalidArgument(f"{name} must be a string, not empty, got {value!r}.")
         object.__setattr__(self, "mu_per_pass", positive("mu_per_pass", self.mu_per_pass))
@@ -52,6 +57,11 @@ class RunIdentity:
     def steps(self) -> int:
         """Releases in the whole run."""
         return self.steps_per_pass * self.passes
+
+    @property
+    def protects(self) -> str:
+        """The unit without what explains it: mus about the same one add up, others do not."""
+        return self.unit.partition(" (")[0]
 
     def passes_of(self, first: int, count: int) -> range:
         """The passes that steps first .. first + count - 1 belong to."""
@@ -130,6 +140,11 @@ class Account:
             raise InvalidArgument(f"no run {run!r} in this ledger: it holds {sorted(self.runs)}.")
         return accounting.compose(self.runs[run].charges)
 
+    @property
+    def unit(self) -> str | None:
+        """What all its mus are about; None before the first run."""
+        return next((run.identity.protects for run in self.runs.values()), None)
+
     def remaining(self) -> float:
         """The largest mu that may still be charged; infinity without a budget."""
         if self.budget is None:
@@ -159,6 +174,8 @@ class Account:
             self.budget = positive("budget", entry["mu"])
         elif kind == "run":
             identity = RunIdentity(**{name: entry[name] for name in RunIdentity.__annotations__})
+            if self.unit not in (None, identity.protects):
+                raise ValueError(f"run {identity.run!r} is about another unit than those before it")
             run = self.runs.setdefault(identity.run, RunAccount(identity, at))
             if identity.changed_from(run.identity) or run.attempt(identity.noise_key) is not None:
                 raise ValueError(f"run {identity.run!r} is registered twice")

@@ -35,8 +35,9 @@ from blindstep.ledger import durable
 from blindstep.ledger.journal import Head
 from blindstep.ledger.refusals import CheckpointDamaged, CheckpointError, CheckpointUnwritable
 from blindstep.ledger.sealed_json import seal, unseal
+from blindstep.private.accounting import RECORD
 
-SCHEMA = 2
+SCHEMA = 3
 CURRENT, PREVIOUS = "checkpoint.json", "checkpoint.previous.json"
 _STATE = re.compile(r"state-([0-9]+)\.npz")
 _ARRAY_NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -52,10 +53,11 @@ class CheckpointMeta:
     data: str  # a name of its data that tells nothing about them (`names.data_id`)
     position: int  # steps done, and so the number of the next step
     ledger: Head  # where the ledger stood when the checkpoint was made
+    unit: str = RECORD  # what its privacy is about (`Statement.unit`)
 
     def __post_init__(self) -> None:
         origin, length, sha256 = self.ledger
-        for text in (self.run, self.plan, self.data, origin, sha256):
+        for text in (self.run, self.plan, self.data, self.unit, origin, sha256):
             if not isinstance(text, str) or not text:
                 raise InvalidArgument(f"names and hashes are strings, not empty, got {text!r}.")
         object.__setattr__(self, "position", count("position", self.position, 0))
@@ -144,7 +146,7 @@ class Checkpoint:
                 )
             if _STATE.fullmatch(body["state"]) is None:
                 raise ValueError("it names no state")
-            told = {name: body[name] for name in ("run", "plan", "data", "position")}
+            told = {name: body[name] for name in ("run", "plan", "data", "position", "unit")}
             meta = CheckpointMeta(**told, ledger=Head(*body["ledger"]))
             return meta, body["state"], str(body["state_sha256"]), content
         except (ValueError, KeyError, TypeError) as error:

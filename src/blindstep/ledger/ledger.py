@@ -129,6 +129,13 @@ class Ledger:
                     f"{other.identity.run!r}. Two releases with the same noise cancel it: take "
                     "fresh keys (no seed, or another seed)."
                 )
+        if self.account.unit not in (None, identity.protects):
+            raise LedgerMismatch(
+                f"{path}: its runs protect {self.account.unit}, and run {name!r} would protect "
+                f"{identity.protects}: their mus do not add up. Give all runs on these people "
+                "`people=`, or none of them; or give this one another ledger, and count for somebody "
+                "with k rows k times the mu of one record (`Statement.for_rows`)."
+            )
         run = self.account.runs.get(name)
         if run is None:
             self._require_budget(name, [identity.mu_per_pass] * identity.passes)
@@ -148,8 +155,9 @@ class Ledger:
     def register(self, identity: RunIdentity, *, recharge: bool = False) -> RunAccount:
         """Announce a run before its first step, or recognise it when it is resumed.
 
-        Refuses a plan, data, cost or delta other than the run had; a noise key that another run
-        used; a new run that does not fit into the budget as a whole. After a run's first step it
+        Refuses a plan, data, cost or delta other than the run had; a unit other than the ledger's
+        runs have; a noise key that another run used; a new run that does not fit into the budget as
+        a whole. After a run's first step it
         also refuses a new noise key, unless `recharge` accepts to pay again for every pass touched
         from now on. Of the account that it returns, steps before `next_step` may have been seen.
         """

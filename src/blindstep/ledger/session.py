@@ -40,6 +40,7 @@ from blindstep.ledger.refusals import (
     LedgerBusy,
 )
 from blindstep.ledger.storage import SavingInterval, Storage
+from blindstep.private.accounting import RECORD
 from blindstep.private.gate import Gate
 from blindstep.private.noise import Keys, NoiseKey, fresh_keys, public_key
 from blindstep.private.terms import Terms
@@ -54,6 +55,7 @@ class Session:
         state: the driver's state.
         position: steps done, over all passes.
         saved: the driver's own arrays, as they were last saved.
+        unit: what one record is: a record, or a person with several rows.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Session:
         *,
         seed: int | None = None,
         interval: SavingInterval | None = None,
+        unit: str = RECORD,
     ) -> None:
         """Start the run, or resume it from the storage.
 
@@ -77,9 +80,10 @@ class Session:
             known: gives what must be the same on resuming; not called if nothing is stored.
             seed: makes the keys of a fresh run; on resuming it must be the same one, or None.
             interval: says when to save.
+            unit: what one record is, in the words of the privacy statement.
         """
         self._terms, self._plan, self._storage = terms, plan, storage
-        self._interval = interval or SavingInterval()
+        self._interval, self.unit = interval or SavingInterval(), unit
         self._current = os.path.join(os.path.abspath(storage.directory or ""), CURRENT)
         self._ledger: Ledger | None = None
         self._checkpoint: Checkpoint | None = None
@@ -155,7 +159,8 @@ class Session:
         ledger.check()  # its lock keeps other processes away from the checkpoint too
         known = self._known
         packed = pack(Packed(state, self._memory, self.keys, self._secret, known, self.saved))
-        meta = CheckpointMeta(self._run, self._plan_id, self._data_id, self.position, ledger.head)
+        of_run = (self._run, self._plan_id, self._data_id)
+        meta = CheckpointMeta(*of_run, self.position, ledger.head, self.unit)
         self._interval.measure(lambda: checkpoint.save(packed, meta))
 
     def close(self) -> None:
@@ -207,6 +212,7 @@ class Session:
             return None
         arrays, meta = found
         self._require_same(meta.run, "plan", meta.plan, self._plan_id)
+        self._require_same(meta.run, "people or rows", meta.unit, self.unit)
         return unpack(arrays, self.state, self._memory, self._current), meta
 
     def _start(self, seed: int | None) -> None:
@@ -216,8 +222,9 @@ class Session:
         self._run = f"{self._storage.word}-{os.urandom(6).hex()}"
         ledger = self._open_ledger(None)
         own = ledger.account.runs if self._storage.ledger is None else {}
+        parts = self._parts()
         for name, run in own.items():
-            if run.next_step > 0:
+            if run.next_step > 0 and name not in parts:
                 raise CheckpointDamaged(
                     f"{self._current} is gone, but {self._storage.ledger_path} says that run "
                     f"{name!r} has begun: restore the directory from a copy, or give another one "
@@ -229,6 +236,15 @@ class Session:
         # under it. After a crash in between, the run is registered when it is resumed.
         self.save(self.state, {})
         self._account = ledger.register(identity)
+
+    def _parts(self) -> set[str]:
+        """Runs that are part of this one: their checkpoints lie in folders of its directory."""
+        directory = self._storage.directory
+        if directory is None:
+            return set()
+        paths = (os.path.join(directory, name) for name in os.listdir(directory))
+        found = (Checkpoint(path).load() for path in paths if os.path.isdir(path))
+        return {part[1].run for part in found if part is not None}
 
     def _require_same(self, run: str, name: str, then: str, now: str) -> None:
         """Refuse to go on with another plan, data, params or loss than the run was begun with."""
@@ -293,6 +309,7 @@ class Session:
             steps_per_pass=schedule.releases_per_pass,
             passes=schedule.passes,
             delta=self._plan["delta"],
+            unit=self.unit,
         )
 
     @property

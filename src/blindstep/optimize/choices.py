@@ -16,7 +16,7 @@ from blindstep.optimize.prefix import MECHANISMS
 from blindstep.optimize.theory import Problem
 from blindstep.private.statement import Privacy
 
-PRESETS = ("tight", "paper", "klt")
+PRESETS = ("scaled", "tight", "paper", "klt")
 ORACLES = ("variance-reduced", "naive")
 SAMPLERS: dict[str, type[Directions]] = {each.name: each for each in (Sphere, Haar, Structured)}
 SHARINGS = tuple(each.value for each in Sharing)

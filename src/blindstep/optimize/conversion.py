@@ -3,7 +3,8 @@
     x_{t+1} = x_t + Delta_t,   w_t = x_t + s_t Delta_t,   s_t uniform in [0, 1]
 
 A step asks for the gradient at w_t; the learner turns it into Delta_{t+1}. A round is `horizon`
-steps; its output is the mean of its w_t; the next round goes on from x_{T+1} with a fresh learner.
+steps; its output is the mean of its w_t; the next round goes on from x_{T+1} with a fresh learner, or
+with the same one if that only counts steps.
 This is the only implementation: drivers differ in who evaluates the loss between `ask` and `tell`,
 in nothing else. All of it is public: it sees releases, never a record's value.
 """
@@ -53,6 +54,7 @@ class Told(eqx.Module):
 
     gradient_norm: Float[Array, ""]
     move_norm: Float[Array, ""]
+    value: Float[Array, ""]  # the mean loss around the point; NaN without a share for it
 
 
 class Conversion(eqx.Module):
@@ -95,7 +97,8 @@ class Conversion(eqx.Module):
         With `later`, the key of the step after so many more: keys are known before their points.
         """
         key = self._direction_key(state.round, state.step + later, public)
-        return Query(point=state.point, reference=state.previous, key=key, kind=kind)
+        nearness = self.learner.probing(state.learner)
+        return Query(state.point, state.previous, key, kind, nearness)
 
     def _direction_key(
         self, round_: Int[Array, ""], step: Int[Array, ""], public: Key[Array, ""]
@@ -122,14 +125,14 @@ class Conversion(eqx.Module):
         if frame is None and self.estimator.shared:
             key = self._direction_key(state.round, state.step, public)
             frame = self.estimator.prepare_one(key)
-        gradient = lift(self.estimator, total, frame)
+        gradient = lift(self.estimator, total[: self.estimator.gradient_size], frame)
         step = self.learner.update(state.learner, state.move, gradient)
         position = state.position + state.move
         fraction = draws.uniform(public_stream(public, "path"), state.step + 1, state.round)
         after = State(
             position=position,
             move=step.move,
-            point=position + fraction * step.move,
+            point=position + self.learner.place(fraction) * step.move,
             previous=state.point,
             total=state.total + state.point,
             learner=step.state,
@@ -137,12 +140,15 @@ class Conversion(eqx.Module):
             round=state.round,
             step=state.step + 1,
         )
-        return after, Told(step.gradient_norm, step.move_norm)
+        return after, Told(step.gradient_norm, step.move_norm, self.estimator.value_of(total))
 
     def end_round(self, state: State) -> tuple[State, Float[Array, " dim"]]:
         """The round's mean of w, and the state at the start of the next one."""
         fresh = self.begin(state.position)
         fresh = eqx.tree_at(lambda s: s.round, fresh, state.round + 1)
+        if self.learner.goes_on:
+            kept = (state.move, state.point, state.previous, state.learner)
+            fresh = eqx.tree_at(lambda s: (s.move, s.point, s.previous, s.learner), fresh, kept)
         return fresh, state.total / self.horizon
 
 

@@ -1,17 +1,23 @@
 """Online learners in the ball of radius `reach`: they choose the next step from released gradients.
 
-Both are projected online subgradient descent, Delta_{t+1} = Pi(Delta_t - eta_t g~_t) with
-Delta_1 = 0. They see released gradients only, so any step size costs no privacy (erratum 6).
+The first two are projected online subgradient descent, Delta_{t+1} = Pi(Delta_t - eta_t g~_t) with
+Delta_1 = 0; the third is descent in steps of a length that falls to 0. They see released gradients
+only, so any step size costs no privacy (erratum 6).
 """
 
 from __future__ import annotations
 
 import abc
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
+
+from blindstep.private.clip import Scalar
+
+# The share of the first probing distance below which probes do not come closer.
+_NEAREST = 0.1
 
 
 class Step(NamedTuple):
@@ -27,6 +33,8 @@ class Learner(eqx.Module):
     """An online learner whose moves have norm at most `reach`."""
 
     reach: eqx.AbstractVar[float | Float[Array, ""]]
+    # Whether a round goes on where the one before it stopped; the theorem's learners start afresh.
+    goes_on: ClassVar[bool] = False
 
     @abc.abstractmethod
     def init(self) -> PyTree:
@@ -37,6 +45,14 @@ class Learner(eqx.Module):
         self, state: PyTree, move: Float[Array, " dim"], gradient: Float[Array, " dim"]
     ) -> Step:
         """The next move, after a released gradient."""
+
+    def probing(self, state: PyTree) -> Float[Array, ""] | None:
+        """The share of the plan's smoothing at which to probe next; None: all of it."""
+        return None
+
+    def place(self, uniform: Float[Array, ""]) -> Scalar:
+        """Where on its move the next gradient is wanted: anywhere, as the theorem has it."""
+        return uniform
 
 
 class ConstantStep(Learner):
@@ -77,6 +93,42 @@ class AdaptiveStep(Learner):
         state = state + square
         step = jnp.where(state > 0, jnp.sqrt(2.0) * self.reach / jnp.sqrt(state), 0.0)
         return _descend(state, move, gradient, square, step, self.reach)
+
+
+class Falling(Learner):
+    """Descent by steps whose length falls linearly from `reach` to 0, however long the gradient is.
+
+        Delta_{t+1} = -reach (1 - t / steps) g~_t / |g~_t|,      t = 0 .. steps - 1
+
+    Probes come closer with the steps, down to a tenth of where they began. `widening` says how much
+    farther than the plan's smoothing they begin: more where the loss is a staircase.
+    """
+
+    goes_on: ClassVar[bool] = True
+    reach: float | Float[Array, ""]
+    steps: int = eqx.field(static=True)
+    widening: float | Float[Array, ""] = 1.0
+
+    def init(self) -> Float[Array, ""]:
+        """Steps made, over all rounds."""
+        return jnp.zeros(())
+
+    def update(
+        self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
+    ) -> Step:
+        """A step of the length whose turn it is, against the gradient."""
+        norm = jnp.sqrt(jnp.vdot(gradient, gradient))
+        length = self.reach * jnp.maximum(1.0 - state / self.steps, 0.0)
+        move = -jnp.where(norm > 0, length / norm, 0.0) * gradient
+        return Step(state + 1.0, move, jnp.where(norm > 0, length, 0.0), norm)
+
+    def probing(self, state: Float[Array, ""]) -> Float[Array, ""]:
+        """As the steps fall, and never below a tenth."""
+        return self.widening * jnp.maximum(1.0 - state / self.steps, _NEAREST)
+
+    def place(self, uniform: Float[Array, ""]) -> float:
+        """At the end of the move."""
+        return 1.0
 
 
 def _descend(

@@ -9,9 +9,10 @@ from functools import cached_property
 
 import numpy as np
 
-from blindstep.errors import InvalidArgument
+from blindstep.errors import InvalidArgument, count, finite
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.estimators import Estimator, Sharing, record_bound
+from blindstep.estimate.looks import Look
 from blindstep.optimize import kept, plan_json, plan_words, promise
 from blindstep.optimize.choices import (
     PRESETS,
@@ -22,13 +23,14 @@ from blindstep.optimize.choices import (
     plain_numbers,
 )
 from blindstep.optimize.conversion import Conversion
-from blindstep.optimize.learners import AdaptiveStep, ConstantStep
+from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Falling, Learner
 from blindstep.optimize.prefix import MECHANISMS, prefix_of
 from blindstep.optimize.theory import BoundParts, Moments
 from blindstep.private import accounting
+from blindstep.private.mechanisms import Independent
 from blindstep.private.schedule import Kind, Schedule
 from blindstep.private.statement import Privacy
-from blindstep.private.terms import Terms
+from blindstep.private.terms import Terms, calibrated
 
 _COUNTS = (
     *("records", "dim", "horizon", "period", "rounds", "first_batch", "diff_batch"),
@@ -37,6 +39,8 @@ _COUNTS = (
 _AMOUNTS = ("smoothing", "radius", "reach", "lipschitz", "gap")
 # The largest amount, and one over the smallest: quotients of a user's amounts and counts fit.
 _MOST = 1e60
+# The share of rho^2 that looks spend: a run with the rest has 8% more noise.
+LOOKS_SHARE = 0.15
 
 
 class PastTheMost(InvalidArgument):
@@ -54,7 +58,7 @@ class Plan:
     that F(start) - inf F <= `gap`, and that the start was chosen without looking at the records.
 
     Attributes:
-        preset: whose parameters these are: "tight", "paper" or "klt".
+        preset: whose parameters these are: "scaled", "tight", "paper" or "klt".
         mechanism: the noise of a block: "independent", "tree", "sqrt" or "blt".
         sampler: the probing directions: "sphere", "haar" or "structured".
         sharing: whether each "record" has its own directions, or a "block" shares one frame.
@@ -74,6 +78,11 @@ class Plan:
         gap: F* as declared; None if unknown.
         privacy: the budget.
         notes: what a reader should know, one sentence each.
+        looks: releases before the first step, from which the run finds its scales; 0: none. Amounts
+            above are then in natural units (`estimate.scales`).
+        look_directions: m, directions of a look.
+        look_batch: records of a look.
+        curve: weight of the loss in each release, whose mean is then part of the history; 0: none.
     """
 
     preset: str
@@ -96,6 +105,10 @@ class Plan:
     gap: float | None
     privacy: Privacy
     notes: tuple[str, ...] = ()
+    looks: int = 0
+    look_directions: int = 0
+    look_batch: int = 0
+    curve: float = 0.0
 
     def __post_init__(self) -> None:
         one_of("preset", self.preset, PRESETS)
@@ -104,11 +117,25 @@ class Plan:
         one_of("sharing", self.sharing, SHARINGS)
         plain_numbers(self, _COUNTS, _AMOUNTS, _MOST)
         moderate_bounds(self.bounds, _MOST)
+        for name in ("looks", "look_directions", "look_batch"):
+            count(name, getattr(self, name), 0)
+        if not 0.0 <= finite("curve", self.curve) <= 1.0 or (self.curve and not self._has_room()):
+            raise InvalidArgument(
+                f"curve {self.curve:g}: a weight from 0 to 1, in a plan of gradients alone (period 1) "
+                "along shared directions, with a clip. Leave it out."
+            )
+        if (self.looks > 0) != (self.look_directions * self.look_batch > 0):
+            raise InvalidArgument("looks, look_directions and look_batch go together: give all.")
         if self.horizon % self.period:
             raise InvalidArgument(
                 f"horizon {self.horizon} is not a multiple of the period {self.period}: a round is "
                 "a whole number of blocks. Change one of them."
             )
+
+    def _has_room(self) -> bool:
+        """Whether the loss can be a coordinate of a record's vector."""
+        clipped = self.bounds.first_clip < math.inf
+        return self.period == 1 and self.sharing == "block" and clipped
 
     # -- what the run does ------------------------------------------------------------------------
 
@@ -139,6 +166,7 @@ class Plan:
             reach=self.reach,
             bounds=self.bounds,
             sharing=Sharing(self.sharing),
+            curve=self.curve,
         )
 
     @property
@@ -148,16 +176,23 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """Coordinates of a record's vector, so of a release: d, or q where a block shares a frame."""
-        return self.directions if self.sharing == "block" else self.dim
+        """Coordinates of a release: d, or q where a block shares a frame, and one for the loss."""
+        return (self.directions if self.sharing == "block" else self.dim) + (self.curve > 0)
 
-    def build(self) -> Conversion:
-        """The state machine that turns releases into steps. It sees nothing that is not released."""
+    def build(self, *, jumps: bool = False) -> Conversion:
+        """The state machine that turns releases into steps. It sees nothing that is not released.
+
+        Where the loss `jumps`, a run that finds its scales probes farther out.
+        """
         reach, step = float(self.reach), self.step
+        if self.preset == "scaled":
+            learner: Learner = Falling(reach, self.schedule.releases, 4.0 if jumps else 1.0)
+        else:
+            learner = AdaptiveStep(reach) if step is None else ConstantStep(reach, step)
         return Conversion(
             estimator=self.estimator,
             prefix=prefix_of(self.terms.mechanism),
-            learner=AdaptiveStep(reach) if step is None else ConstantStep(reach, step),
+            learner=learner,
             horizon=self.horizon,
         )
 
@@ -175,7 +210,7 @@ class Plan:
     def _noise_level(self) -> float:
         return kept.noise_level(
             *(self.mechanism, self.first_batch, self.diff_batch, self.period, self.passes),
-            *(self.size, *self.clips, self.privacy.rho, self.preset == "paper"),
+            *(self.size, *self.clips, self.steps_rho, self.preset == "paper"),
         )
 
     @property
@@ -186,7 +221,35 @@ class Plan:
             record_bound(kind, gain, self.smoothing, self.reach, self.bounds)
             for kind in (Kind.GRAD, Kind.DIFF)
         )
+        first *= math.sqrt(1.0 + self.curve**2)
         return first, diff if self.period > 1 else first  # without DIFFs nothing need bound them
+
+    @property
+    def steps_rho(self) -> float:
+        """The budget of the steps: the looks have their share of rho^2."""
+        return self.rho * math.sqrt(1.0 - LOOKS_SHARE) if self.looks else self.rho
+
+    @property
+    def look(self) -> Look:
+        """What a look asks of a record."""
+        return Look(self.dim, self.look_directions)
+
+    @cached_property
+    def look_terms(self) -> Terms | None:
+        """The terms of the looks; None without any."""
+        if not self.looks:
+            return None
+        batch, look = self.look_batch, self.look
+        schedule = Schedule(self.records, batch, batch, 1, self.looks)
+        rho = self.rho * math.sqrt(LOOKS_SHARE)
+        return calibrated(schedule, Independent(1), look.size, look.clip, look.clip, rho)
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the loss in the whole run."""
+        batches = self.first_batch + self.diff_batch * (self.period - 1)
+        steps = 2 * self.directions * batches * self.rounds * (self.horizon // self.period)
+        return steps + (self.looks * self.look_batch * self.look.evaluations if self.looks else 0)
 
     @property
     def noise_std(self) -> float:
@@ -216,7 +279,8 @@ class Plan:
     @cached_property
     def mu(self) -> float:
         """What the run spends of the budget `rho`: the Gaussian-DP parameter of all its releases."""
-        return self.terms.mu()
+        looks = () if self.look_terms is None else (self.look_terms.mu(),)
+        return accounting.compose([self.terms.mu(), *looks])
 
     # -- what it promises -------------------------------------------------------------------------
 

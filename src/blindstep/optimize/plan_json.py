@@ -88,7 +88,7 @@ def _agree(told: Any, number: Any) -> bool:
 def _value(name: str, value: Any, hint: Any) -> Any:
     """The value as a field of this type has it."""
     if hint is int:
-        return count(name, value)
+        return count(name, value, 0)
     if hint is float or (hint == float | None and value is not None):
         return finite(name, value)
     if hint is Bounds and isinstance(value, dict) and value.keys() <= Bounds.__annotations__.keys():

@@ -6,9 +6,11 @@ parameters of the paper's theorem, `klt` those of its successor. Whatever the us
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
+from typing import Any
 
 from blindstep.errors import InvalidArgument, VacuousPlan, answers_typos, count, positive
 from blindstep.estimate.bounds import Bounds, Lipschitz
@@ -17,6 +19,7 @@ from blindstep.optimize.delta import check_delta
 from blindstep.optimize.klt import plan_klt
 from blindstep.optimize.paper import plan_paper, theorem_plan
 from blindstep.optimize.plan import PastTheMost, Plan
+from blindstep.optimize.scaled import plan_scaled
 from blindstep.optimize.tight import plan_tight
 from blindstep.private.schedule import MOST_RELEASES, MOST_RELEASES_IN_A_BLOCK
 from blindstep.private.statement import Privacy
@@ -37,10 +40,10 @@ def plan(
     *,
     dim: int,
     privacy: Privacy,
-    radius: float,
+    radius: float | None = None,
     records: int | None = None,
     tolerance: float | None = None,
-    preset: str = "tight",
+    preset: str | None = None,
     lipschitz: float | None = None,
     gap: float | None = None,
     bounds: Bounds | None = None,
@@ -105,7 +108,15 @@ def plan(
             depend on it. Or no number of records certifies `tolerance`.
     """
     given = dict(locals())
+    preset = preset or ("scaled" if radius is None else "tight")
     one_of("preset", preset, PRESETS)
+    if preset == "scaled":
+        return _self_scaling({name: value for name, value in given.items() if value is not None})
+    if radius is None:
+        raise InvalidArgument(
+            f"preset {preset} needs a radius: how far around the answer gradients are averaged. "
+            "Without one, leave out the preset too: the run finds its own scales."
+        )
     enforced = Bounds() if bounds is None else bounds
     if lipschitz is not None and isinstance(enforced, Bounds):
         enforced = enforced & Lipschitz(lipschitz)
@@ -122,6 +133,21 @@ def plan(
     records = count("records", records)
     check_delta(privacy, records)
     return _PLANNERS[preset](choices, records)
+
+
+def _self_scaling(given: dict[str, Any]) -> Plan:
+    """The plan of a run that finds its scales; it has few choices, and certifies nothing."""
+    own = inspect.signature(plan_scaled).parameters
+    others = [name for name in given if name not in own and name != "preset"]
+    if others:
+        raise InvalidArgument(
+            f"{', '.join(others)}: a run that finds its own scales takes no such choice. Give a "
+            "radius as well, for a plan in your units; or leave it out."
+        )
+    if "records" not in given:
+        raise InvalidArgument("records are missing: how many are there?")
+    check_delta(given["privacy"], count("records", given["records"]))
+    return plan_scaled(**{name: value for name, value in given.items() if name != "preset"})
 
 
 def _records_for(planner: Planner, choices: Choices, tolerance: float) -> int:

@@ -20,6 +20,7 @@ from scipy.special import log_ndtr, ndtr
 
 from blindstep.errors import InvalidArgument, positive, probability
 
+RECORD, PERSON = "one record", "one person"  # whose mu it is; parentheses may explain it
 # log_ndtr and root finding are good to about 1e-11 relative, at worst (small mu, where the two terms
 # of the formula nearly cancel); answers are moved by far more than that to the safe side.
 _SAFE = 1e-9

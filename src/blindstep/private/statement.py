@@ -5,16 +5,18 @@ One function makes each sentence, so that statement, report and README cannot di
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import ClassVar
 
-from blindstep.errors import InvalidArgument, positive, probability
+from blindstep.errors import InvalidArgument, count, positive, probability
 from blindstep.private import accounting
+from blindstep.private.accounting import PERSON, RECORD
 from blindstep.private.clip import Scalar
 from blindstep.private.terms import Terms
 
 DEFAULT_DELTA = 1e-5
+RELEASED = "every noisy vector of every step, so all iterates, means of rounds and what follows"
 ARITHMETIC = (
     "exact: sums and discrete Gaussian noise are whole multiples of a public lattice width, rounding "
     "is part of the sensitivity, and the last bits of a release tell nothing"
@@ -96,6 +98,20 @@ class Statement:
         """All fields, ready for JSON."""
         return asdict(self)
 
+    def for_rows(self, rows: int) -> Statement:
+        """The statement for `rows` records of one person together; for whole people, this one.
+
+        Guarantee: replacing k records is k mu-Gaussian-DP (Dong, Roth & Su 2022, Theorem 2.14).
+        """
+        if count("rows", rows) == 1 or self.unit.startswith(PERSON):
+            return self
+        if not self.unit.startswith(RECORD):
+            raise InvalidArgument(f"this is about {self.unit}: ask the run's own statement.")
+        mu, rest = rows * self.mu, self.unit.removeprefix(RECORD)
+        epsilon = accounting.epsilon(mu, self.delta, self.slack)
+        unit, likely = f"{rows} records of one person together", accounting.exceeds(mu, epsilon)
+        return replace(self, mu=mu, epsilon=epsilon, exceeds=likely, unit=unit + rest)
+
     def sentences(self) -> list[str]:
         """The whole statement, one sentence or two to a line."""
         lines = [
@@ -138,30 +154,17 @@ def unit_sentence(unit: str) -> str:
     return f"Protected: {unit}, replaced by any other. The number of records is public."
 
 
-def statement(terms: Terms, delta: float, *, seeded: bool) -> Statement:
+def statement(terms: Terms, delta: float, *, seeded: bool, unit: str = RECORD) -> Statement:
     """The statement for every release that a gate with these terms makes in a whole run."""
     mu, slack, passes = terms.mu(), terms.slack(), terms.schedule.passes
     epsilon = accounting.epsilon(mu, delta, slack)
+    exceeds = accounting.exceeds(mu, epsilon)
     clips = f"a record's vector counts with norm at most {round_up(terms.first_clip)}"
     if terms.schedule.period > 1:
         clips += f" in a gradient and {round_up(terms.diff_clip)} in a difference"
-    return Statement(
-        mu=mu,
-        epsilon=epsilon,
-        delta=delta,
-        exceeds=accounting.exceeds(mu, epsilon),
-        unit="one record",
-        released="every noisy vector of every step, so every iterate, every mean of a round and all "
-        "that is computed from them",
-        enforced=(
-            clips,
-            "a record whose loss is not finite counts 0",
-            f"a record answers in at most {passes} release" + ("s" if passes > 1 else ""),
-        ),
-        arithmetic=ARITHMETIC,
-        slack=slack,
-        seeded=seeded,
-    )
+    often = f"a record answers in at most {passes} release" + ("s" if passes > 1 else "")
+    held = (clips, "a record whose loss is not finite counts 0", often)
+    return Statement(mu, epsilon, delta, exceeds, unit, RELEASED, held, ARITHMETIC, slack, seeded)
 
 
 def round_up(value: Scalar, digits: int = 6) -> str:

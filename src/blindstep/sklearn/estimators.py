@@ -1,10 +1,14 @@
 """The estimators: scikit-learn's interface around one private run.
 
+`blindstep.minimize` trains, with four arguments: the run itself finds the scale of the loss, of each
+weight and of its steps, inside its budget (docs/self-scaling.md).
+
 What is private, and what is not. `blindstep.minimize` computes the weights: replacing one row of
-(X, y) changes their distribution by no more than `privacy_` says. Everything else that a model takes
-from the data counts as *public*: the number of rows, the number and names of columns, and, unless
-`classes` is given, the set of labels that occur. Errors about the input (a missing value, a label
-that is not in `classes`) are for the data holder's eyes.
+(X, y), or all rows of one person, changes their distribution by no more than `privacy_` says.
+Everything else that a model takes from the data counts as *public*: the number of rows (given
+`people`: who they are), the number and names of columns, and, unless `classes` is given, the set of
+labels that occur. Errors about the input (a missing value, a label that is not in `classes`) are for
+the data holder's eyes.
 """
 
 from __future__ import annotations
@@ -25,17 +29,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from blindstep.drivers.compiled import minimize
-from blindstep.errors import InvalidArgument, count, positive
-from blindstep.estimate.bounds import Clip, Range
-from blindstep.optimize.planner import plan
+from blindstep.errors import InvalidArgument
 from blindstep.private.statement import Privacy
 from blindstep.sklearn import models
-
-_HORIZON = 10
-# Longest steps that worked on a9a (linear) and on the digits (network): benchmarks/grids.py.
-_REACH_LINEAR, _REACH_NETWORK = 0.1, 0.3
-# The 0/1 loss is flat nearly everywhere: it shows its slope only from afar.
-_SMOOTHING, _SMOOTHING_ZERO_ONE = 0.01, 0.3
 
 
 class ClassesFromData(UserWarning):
@@ -43,7 +39,7 @@ class ClassesFromData(UserWarning):
 
 
 class _PrivateModel(BaseEstimator):
-    """What both estimators share: parameters, the plan and the run."""
+    """What both estimators share: parameters and the run."""
 
     @no_type_check  # scikit-learn's rule: a constructor takes anything, `fit` checks it
     def __init__(
@@ -53,11 +49,8 @@ class _PrivateModel(BaseEstimator):
         *,
         loss: str | Callable[..., Any] = "absolute",
         hidden: tuple[int, ...] = (),
-        clip: float = 1.0,
-        passes: int = 160,
-        directions: int = 64,
-        reach: float | None = None,
-        smoothing: float | None = None,
+        evaluations: int | None = None,
+        rows: int | None = None,
         random_state: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
         ledger: str | os.PathLike[str] | None = None,
@@ -67,11 +60,8 @@ class _PrivateModel(BaseEstimator):
         self.delta = delta
         self.loss = loss
         self.hidden = hidden
-        self.clip = clip
-        self.passes = passes
-        self.directions = directions
-        self.reach = reach
-        self.smoothing = smoothing
+        self.evaluations = evaluations
+        self.rows = rows
         self.random_state = random_state
         self.checkpoint = checkpoint
         self.ledger = ledger
@@ -83,6 +73,7 @@ class _PrivateModel(BaseEstimator):
         target: Shaped[np.ndarray, " rows"],
         judge: Callable[..., Any],
         out: int,
+        people: Any,
         public: str = "",
     ) -> None:
         """Make one private run and set the fitted attributes.
@@ -91,36 +82,18 @@ class _PrivateModel(BaseEstimator):
         """
         sizes = models.layer_sizes(features.shape[1], self.hidden, out)
         initial = models.start(sizes)
-        zero_one = judge is models.zero_one
-        smoothing, reach = self.smoothing, self.reach
-        if smoothing is None:
-            smoothing = _SMOOTHING_ZERO_ONE if zero_one else _SMOOTHING
-        if reach is None:
-            reach = _REACH_LINEAR if len(sizes) == 2 else _REACH_NETWORK
-        bounds = Clip(self.clip) & Range(0, 1) if zero_one else Clip(self.clip)
-        horizon = min(_HORIZON, count("passes", self.passes))
-        made = plan(
-            records=len(features),
-            dim=sum(weights.size + bias.size for weights, bias in initial),
-            privacy=Privacy(epsilon=self.epsilon, delta=self.delta),
-            radius=positive("smoothing", smoothing) + horizon * positive("reach", reach),
-            bounds=bounds,
-            oracle="naive",
-            horizon=horizon,
-            passes=self.passes,
-            first_batch=len(features),
-            directions=self.directions,
-            smoothing=smoothing,
-            reach=reach,
-        )
         records = {"features": np.asarray(features, np.float32), "target": target}
         loss = models.record_loss(judge, classifies=isinstance(self, ClassifierMixin))
         result = minimize(
             loss,
             initial,
             records,
-            plan=made,
+            people=people,
+            rows=None if people is None else self.rows,
+            privacy=Privacy(epsilon=self.epsilon, delta=self.delta),
+            evaluations=self.evaluations,
             seed=_seed(self.random_state),
+            progress=False,  # as quiet as scikit-learn's own fits
             checkpoint=self.checkpoint,
             ledger=self.ledger,
             budget=self.budget,
@@ -130,7 +103,7 @@ class _PrivateModel(BaseEstimator):
         layers = [[np.asarray(part, np.float64) for part in pair] for pair in self.result_.params]
         self.coefs_ = [weights for weights, _ in layers]
         self.intercepts_ = [bias for _, bias in layers]
-        self.n_iter_ = made.rounds * made.horizon
+        self.n_iter_ = result.plan.rounds * result.plan.horizon
 
     def _outputs(self, X: Any) -> Float[np.ndarray, "rows outputs"]:
         check_is_fitted(self)
@@ -158,25 +131,24 @@ def _has_probabilities(model: Any) -> bool:
 class PrivateClassifier(ClassifierMixin, _PrivateModel):
     """A private linear or small ReLU classifier, trained from values of any per-record loss.
 
-    Scale features with *public* constants, to about unit size: a scaler fitted on the private rows
+    Features may be of any size: the run finds their scales, out of its budget. Where features are
+    scaled all the same, it must be with *public* constants: a scaler fitted on the private rows
     releases their mean and spread without noise. The same holds for any other step of a pipeline, and
     for a search over hyper-parameters: each fit spends its own epsilon (a `ledger` adds them up). A
     score on the rows that were trained on is not private either: keep public rows for it.
 
     Args:
-        epsilon: privacy of one fit, for replacing one row.
-        delta: of (epsilon, delta)-DP; choose it well below 1 / rows.
+        epsilon: privacy of one fit, for replacing one row; given `people`, all rows of one person.
+        delta: of (epsilon, delta)-DP; choose it well below 1 / rows, or 1 / people.
         loss: "logistic", "hinge", "zero-one" (the share of errors itself), or a JAX function of the
             scores of all classes and the index of the right one. Of two classes, the first has
             score 0.
         hidden: sizes of hidden layers; () is a linear model.
         classes: all labels there may be. Left out, they are those that occur in `y`: a label that one
             row alone has gives that row away. `fit` warns (`ClassesFromData`), `privacy_` says so.
-        clip: norm to which one row's gradient estimate is clipped.
-        passes: gradient steps; each goes over all rows.
-        directions: directions along which each step looks; at most the number of weights is used.
-        reach: longest step; default 0.1 for a linear model, 0.3 for a network.
-        smoothing: how far apart the loss is evaluated; default 0.01, for the 0/1 loss 0.3.
+        evaluations: the most evaluations of the loss: how much work a fit may be. Left out, about what
+            a laptop does in a minute, and less where that is no better.
+        rows: how many rows of a person are used at most where `fit` is given `people`; default 8.
         random_state: leave it out, and the noise is from the operating system. A whole number of any
             size, or a RandomState, makes a fit reproducible and *not private against anyone who knows
             or can guess the seed*; `privacy_` says so.
@@ -189,7 +161,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
     Attributes:
         classes_: the labels, in order.
         privacy_: the privacy statement of the fit.
-        result_: the run itself: plan, history and the mean of every round.
+        result_: the run itself: how it went (`result_.outcome`), plan, history, scales and the mean of
+            every round.
         coefs_: weights of each layer, inputs x outputs; two classes have one output.
         intercepts_: biases of each layer.
         n_iter_: steps taken.
@@ -205,11 +178,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
         loss: str | Callable[..., Any] = "logistic",
         hidden: tuple[int, ...] = (),
         classes: Sequence[Any] | None = None,
-        clip: float = 1.0,
-        passes: int = 160,
-        directions: int = 64,
-        reach: float | None = None,
-        smoothing: float | None = None,
+        evaluations: int | None = None,
+        rows: int | None = None,
         random_state: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
         ledger: str | os.PathLike[str] | None = None,
@@ -221,8 +191,12 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
         super().__init__(**shared)
         self.classes = classes
 
-    def fit(self, X: Any, y: Any) -> PrivateClassifier:
-        """Train privately on rows X with labels y. One row of (X, y) is one person."""
+    def fit(self, X: Any, y: Any, people: Any = None) -> PrivateClassifier:
+        """Train privately on rows X with labels y. One row of (X, y) is one person.
+
+        Unless `people` has an identifier for each row: then a person is one record, with at most
+        `rows` of their rows. Through a pipeline: `fit(X, y, privateclassifier__people=...)`.
+        """
         judge = models.chosen_loss(self.loss, models.CLASSIFICATION)
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
@@ -250,7 +224,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
                 ClassesFromData,
                 stacklevel=2,
             )
-        self._train(X, index, judge, 1 if len(known) == 2 else len(known), public)
+        self._train(X, index, judge, 1 if len(known) == 2 else len(known), people, public)
         return self
 
     def decision_function(self, X: Any) -> Float[np.ndarray, "rows ..."]:
@@ -282,8 +256,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
 class PrivateRegressor(RegressorMixin, _PrivateModel):
     """A private linear or small ReLU regression, trained from values of any per-record loss.
 
-    Scale features *and target* with public constants, to about unit size; see `PrivateClassifier`
-    for what that means in a pipeline, and for the arguments that are not described here.
+    Features and target may be of any size; see `PrivateClassifier` for what a pipeline must not do, and
+    for the arguments that are not described here.
 
     Args:
         epsilon: privacy of one fit, for replacing one row.
@@ -292,18 +266,22 @@ class PrivateRegressor(RegressorMixin, _PrivateModel):
 
     Attributes:
         privacy_: the privacy statement of the fit.
-        result_: the run itself: plan, history and the mean of every round.
+        result_: the run itself: how it went (`result_.outcome`), plan, history, scales and the mean of
+            every round.
         coefs_: weights of each layer, inputs x outputs.
         intercepts_: biases of each layer.
         n_iter_: steps taken.
         n_features_in_: columns of X.
     """
 
-    def fit(self, X: Any, y: Any) -> PrivateRegressor:
-        """Train privately on rows X with targets y. One row of (X, y) is one person."""
+    def fit(self, X: Any, y: Any, people: Any = None) -> PrivateRegressor:
+        """Train privately on rows X with targets y. One row of (X, y) is one person.
+
+        Unless `people` has an identifier for each row: see `PrivateClassifier.fit`.
+        """
         judge = models.chosen_loss(self.loss, models.REGRESSION)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        self._train(X, np.asarray(y, np.float32), judge, 1)
+        self._train(X, np.asarray(y, np.float32), judge, 1, people)
         return self
 
     def predict(self, X: Any) -> Float[np.ndarray, " rows"]:

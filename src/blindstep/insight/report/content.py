@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from blindstep.drivers.result import Result
+from blindstep.drivers.statements import of_plan
 from blindstep.errors import InvalidArgument
 from blindstep.insight.certificate import Certificate
 from blindstep.insight.spending import read_spending, spending_numbers
@@ -28,7 +29,7 @@ from blindstep.ledger import fingerprints, plan_file
 from blindstep.ledger.checkpoint import CURRENT, Checkpoint
 from blindstep.ledger.storage import LEDGER
 from blindstep.optimize.plan import Plan
-from blindstep.private.statement import Statement, statement
+from blindstep.private.statement import Statement
 
 
 @dataclass(frozen=True)
@@ -105,13 +106,13 @@ def of_run_directory(
     arrays, meta = found
     plan = _plan(os.path.join(directory, plan_file.PLAN), meta.plan)
     # Drivers save the norms of released gradients beside those of the moves.
-    norms = arrays.get("saved.norms", np.zeros((0, 2))).reshape(-1, 2)[:, 0]
+    norms = arrays.get("saved.told", np.zeros((0, 3))).reshape(-1, 3)[:, 0]
     own = os.path.join(directory, LEDGER)
     path = ledger if ledger is not None else own if os.path.exists(own) else None
     return Content(
         title=title,
         plan=plan,
-        privacy=statement(plan.terms, plan.delta, seeded=bool(arrays["key.seeded"])),
+        privacy=of_plan(plan, seeded=bool(arrays["key.seeded"]), unit=meta.unit),
         steps_done=meta.position,
         gradient_norm=norms,
         source=f"the run directory {os.path.basename(directory)}",

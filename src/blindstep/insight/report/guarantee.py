@@ -20,6 +20,8 @@ from blindstep.insight.report.markup import (
     tiles,
 )
 from blindstep.private.statement import (
+    PERSON,
+    RECORD,
     SECRECY,
     SEEDED,
     delta_sentence,
@@ -32,6 +34,7 @@ from blindstep.private.statement import (
 def header(content: Content) -> Html:
     """Title, state of the run, and the numbers that matter most."""
     plan, privacy = content.plan, content.privacy
+    one, many = (PERSON, "people") if privacy.unit.startswith(PERSON) else (RECORD, "records")
     state, alerts = tag("span", "finished", css="badge good"), []
     if privacy.seeded:
         alerts.append(tag("div", paragraph(SEEDED), css="alert"))
@@ -49,7 +52,7 @@ def header(content: Content) -> Html:
         tag("h1", content.title),
         tag(
             "p",
-            f"{plan.dim:,} parameters learned from {plan.records:,} records in {content.steps:,} "
+            f"{plan.dim:,} parameters learned from {plan.records:,} {many} in {content.steps:,} "
             "noisy steps, from values of the loss alone.",
             css="lead",
         ),
@@ -57,9 +60,9 @@ def header(content: Content) -> Html:
         tiles(
             [
                 (f"ε = {rounded_up(privacy.epsilon)}", f"at δ = {scientific(privacy.delta)}"),
-                (_best_guess(privacy.mu), "best guess about any one record; 50% is chance"),
-                (f"{plan.records:,}", "records protected, each on its own"),
-                (f"{plan.passes:,}", "times a record answers, at most"),
+                (_best_guess(privacy.mu), f"best guess about any {one}; 50% is chance"),
+                (f"{plan.records:,}", f"{many} protected, each on its own"),
+                (f"{plan.passes:,}", f"times a {one.removeprefix('one ')} answers, at most"),
             ]
         ),
     )
@@ -67,7 +70,8 @@ def header(content: Content) -> Html:
 
 def in_words(content: Content) -> Html:
     """The privacy statement for a reader who never heard of differential privacy."""
-    guess = _best_guess(content.privacy.mu)
+    guess, people = _best_guess(content.privacy.mu), content.privacy.unit.startswith(PERSON)
+    several = "If several records are yours, they are protected less than one is."
     return section(
         "What this means for a person in the data",
         paragraph(
@@ -78,8 +82,8 @@ def in_words(content: Content) -> Html:
         ),
         paragraph(
             "This holds whatever the loss function is, whatever the other records are, and whatever "
-            "is done with the result later. If several records are yours, they are protected less "
-            "than one is."
+            "is done with the result later. ",
+            "Your record is all rows of yours together." if people else several,
         ),
         note(
             "It does not mean that nothing about you can be inferred. What is true of people in "

@@ -1,0 +1,203 @@
+"""The votes of `benchmarks.no_knobs`: 20 weights of a recommender, 200,000 people, two votes each.
+
+The people are those of the demo (`blindstep.insight.demo.votes`). A score is 100 times the satisfaction
+of 50,000 others. A trial asks a crowd of another taste than the runs that count.
+
+Nobody can differentiate a person, but the recommender is ours. First order is therefore the *policy
+gradient*: the item is drawn with probability softmax(<w, items>), and
+
+    v_i = mean over the two votes of (vote down - 1/2) (item shown - sum_k p_k item_k)
+
+is an unbiased estimate of the gradient of the chance of a vote down. DP-AggZO needs two votes for each
+of its K directions: with two votes in all it is DPZero, and is left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+import blindstep as bs
+from benchmarks.baselines import clipped_sum
+from benchmarks.calibration import disjoint_noise
+from benchmarks.no_knobs_methods import (
+    BEFORE,
+    BLINDSTEP,
+    FIRST_ORDER,
+    FREE,
+    ONE_DIRECTION,
+    Contest,
+    Entrant,
+)
+from benchmarks.no_knobs_problems import Units
+from blindstep.insight.demo import votes
+
+NAME = "votes"
+DELTA = 1e-7
+_VOTES = 2
+
+
+@dataclass(frozen=True)
+class VoteSetting:
+    """Hyper-parameters of a baseline on votes.
+
+    Attributes:
+        batches: everybody is in one of them: one pass.
+        rate: initial step size; it falls linearly to 0.
+        clip: C; infinite without privacy.
+        smoothing: h, in units of a direction of length sqrt(d); 0 for the policy gradient.
+    """
+
+    batches: int
+    rate: float
+    clip: float
+    smoothing: float = 0.0
+
+
+def policy_gradients(
+    weights: Float[np.ndarray, " dim"],
+    taste: Float[np.ndarray, " dim"],
+    people: int,
+    chance: np.random.Generator,
+) -> Float[np.ndarray, "people dim"]:
+    """v_i of so many people, each of whom votes twice."""
+    shape = (people * _VOTES, votes.ITEMS, votes.WEIGHTS)
+    items = chance.standard_normal(shape, np.float32)
+    scores = items @ weights.astype(np.float32)
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares = powers / powers.sum(axis=1, keepdims=True)
+    # The largest score plus Gumbel noise is a draw from the softmax.
+    shown = np.argmax(scores + chance.gumbel(size=scores.shape), axis=1)
+    item = items[np.arange(len(items)), shown]
+    approval = 1.0 / (1.0 + np.exp(-2.0 * item @ taste))
+    down = chance.random(len(items)) > approval
+    slopes = (down - 0.5)[:, None] * (item - np.einsum("nk,nkd->nd", shares, items))
+    return slopes.reshape(people, _VOTES, -1).mean(axis=1)
+
+
+def noisy_mean(
+    values: Float[np.ndarray, "people k"],
+    setting: VoteSetting,
+    mu: float,
+    chance: np.random.Generator,
+) -> Float[np.ndarray, " k"]:
+    """(sum_i clip_C(v_i) + N(0, sigma^2 I)) / people, for one pass at mu; mu infinite is no noise."""
+    people, width = values.shape
+    total = np.asarray(clipped_sum(jnp.asarray(values), jnp.ones(people), setting.clip))
+    sigma = 0.0 if mu == math.inf else disjoint_noise(mu, setting.clip, passes=1)
+    return (total + sigma * chance.standard_normal(width)) / people
+
+
+def descend(
+    setting: VoteSetting, users: int, mu: float, crowd: votes.Crowd, seed: int
+) -> Float[np.ndarray, " dim"]:
+    """Weights after everybody was asked once, by policy gradient or, with smoothing, by DPZero."""
+    chance = np.random.default_rng([seed, 2])
+    weights, size = votes.start(), users // setting.batches
+    for step in range(setting.batches):
+        if setting.smoothing:
+            direction = chance.standard_normal(len(weights))
+            direction *= math.sqrt(len(weights)) / np.linalg.norm(direction)
+            who = np.arange(step * size, (step + 1) * size)
+            sides = [weights + sign * setting.smoothing * direction for sign in (1.0, -1.0)]
+            plus, minus = (crowd.votes_down(np.tile(side, (size, 1)), who) for side in sides)
+            values = (plus - minus)[:, None] / (2.0 * setting.smoothing)
+            gradient = noisy_mean(values, setting, mu, chance) * direction
+        else:
+            values = policy_gradients(weights, crowd.taste, size, chance)
+            gradient = noisy_mean(values, setting, mu, chance)
+        weights = weights - setting.rate * (1.0 - step / setting.batches) * gradient
+    return weights
+
+
+def first_order_settings() -> list[VoteSetting]:
+    """30 settings."""
+    choices = itertools.product([100, 25, 400], [1.0, 3.0], [3.0, 0.3, 1.0, 10.0, 30.0])
+    return [VoteSetting(batches, rate, clip) for batches, clip, rate in choices]
+
+
+def one_direction_settings() -> list[VoteSetting]:
+    """30 settings. A difference is -1, 0 or 1: it is clipped at what it can be."""
+    choices = itertools.product([200, 50, 800], [0.25, 0.1], [0.3, 0.03, 0.1, 1.0, 3.0])
+    return [VoteSetting(batches, rate, 0.5 / h, h) for batches, h, rate in choices]
+
+
+def version_0_1(users: int, privacy: bs.Privacy) -> bs.Plan:
+    """The plan of version 0.1's demo. Its estimators take no votes: this one was set by hand."""
+    return bs.plan(
+        records=users,
+        dim=votes.WEIGHTS,
+        privacy=privacy,
+        preset="tight",
+        radius=3.0,
+        oracle="naive",
+        bounds=bs.Range(0, 1),
+        directions=1,
+        sharing="record",
+        horizon=10,
+        first_batch=min(2_000, users // 100),
+        smoothing=1.0,
+        reach=0.2,
+    )
+
+
+def plan_of_today(users: int, privacy: bs.Privacy) -> bs.Plan:
+    """What the demo plans with: the one place to change when blindstep needs no plan for votes."""
+    return votes.plan_votes(users, privacy)
+
+
+def ask_everybody(plan: bs.Plan, crowd: votes.Crowd, parameters: float = 1.0) -> np.ndarray:
+    """Weights of a run through ask and tell, made in other units of the parameters."""
+    opt = bs.Optimizer(plan, votes.start() / parameters)
+    while not opt.done:
+        query = opt.ask()
+        opt.tell(query, crowd.votes_down(parameters * np.asarray(query.points), query.record))
+    return parameters * np.asarray(opt.result().params)
+
+
+def contest(users: int = votes.USERS, units: Units | None = None) -> Contest:
+    """All methods on the votes.
+
+    Of other units only those of the parameters apply: a vote is 0 or 1, and a person has no features.
+    """
+    parameters = (units or Units()).parameters
+
+    def planned(make: Callable[[int, bs.Privacy], bs.Plan]) -> Entrant:
+        def points(_: None, privacy: bs.Privacy | None, seed: int, trial: bool) -> float:
+            assert privacy is not None
+            crowd = votes.Crowd(seed)
+            return 100.0 * crowd.satisfaction(
+                ask_everybody(make(users, privacy), crowd, parameters)
+            )
+
+        return Entrant([None], points)
+
+    def descent(settings: list[VoteSetting], private: bool = True) -> Entrant:
+        def points(
+            setting: VoteSetting, privacy: bs.Privacy | None, seed: int, trial: bool
+        ) -> float:
+            crowd, mu = votes.Crowd(seed), math.inf if privacy is None else privacy.rho
+            return 100.0 * crowd.satisfaction(descend(setting, users, mu, crowd, seed))
+
+        return Entrant(settings, points, private)
+
+    free = [VoteSetting(100, rate, math.inf) for rate in (3.0, 1.0, 10.0, 30.0)]
+    return Contest(
+        NAME,
+        users,
+        votes.WEIGHTS,
+        DELTA,
+        {
+            BLINDSTEP: planned(plan_of_today),
+            FIRST_ORDER: descent(first_order_settings()),
+            ONE_DIRECTION: descent(one_direction_settings()),
+            BEFORE: planned(version_0_1),
+            FREE: descent(free, private=False),
+        },
+    )

@@ -1,0 +1,209 @@
+"""The looks of a run that finds its own scales: before its first step, through a gate of their own.
+
+Looks are a run of their own for the ledger, with their own noise key, in the folder `scales` of the run
+directory. After a crash they go on like any other run: releases that may have been seen come out bit
+for bit the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from blindstep.drivers.error_checks import voiding
+from blindstep.drivers.pytrees import Loss, ParameterSpace
+from blindstep.estimate.looks import Look
+from blindstep.estimate.scales import Finder, Scales
+from blindstep.ledger.account import Account
+from blindstep.ledger.checkpoint import CURRENT
+from blindstep.ledger.fingerprints import Fingerprints
+from blindstep.ledger.ledger import read_ledger
+from blindstep.ledger.refusals import BudgetExceeded
+from blindstep.ledger.session import Session
+from blindstep.ledger.storage import LEDGER, Storage
+from blindstep.optimize.plan import Plan
+from blindstep.private.gate import Contributions, Gate, Memory, Permit
+from blindstep.private.schedule import Kind
+
+Points = Float[np.ndarray, "evaluations dim"]
+Answers = Float[np.ndarray, "batch evaluations"]
+# Losses held at once: 2^20 float64 are 8 MiB.
+_AT_ONCE = 2**20
+
+
+def open_looks(
+    plan: Plan,
+    storage: Storage,
+    known: Callable[[], Fingerprints],
+    seed: int | None,
+    unit: str,
+) -> Session:
+    """The session of a plan's looks. Refused, before anything is asked, where the whole run does not
+    fit into the budget."""
+    assert plan.look_terms is not None
+    kept = looks_storage(storage)
+    require_room(storage, plan.mu)
+    start = jnp.zeros((plan.looks, plan.look.size))
+    run = (plan.look_terms, plan.to_dict(), start, kept, known)
+    return Session(*run, seed=other_seed(seed), unit=unit)
+
+
+def require_room(storage: Storage, mu: float) -> None:
+    """Refuse a run that does not fit into the budget as a whole, looks and steps, before it begins.
+
+    One that has begun is not asked again: what it has spent is in the ledger already.
+    """
+    if not storage or _begun(storage.directory):
+        return
+    path = storage.ledger_path
+    account = read_ledger(path) if os.path.exists(path) and os.path.getsize(path) else Account()
+    limits = [limit for limit in (account.budget, storage.budget and storage.budget.rho) if limit]
+    account.budget = min(limits, default=None)
+    if account.would_exceed(mu):
+        raise BudgetExceeded(
+            f"{path}: this run asks for mu = {mu:g} in all, but of the budget {account.budget:g} only "
+            f"{account.remaining():g} is left ({account.spent():g} spent): nothing was released. Ask "
+            "for a smaller epsilon."
+        )
+
+
+def _begun(directory: str | os.PathLike[str] | None) -> bool:
+    """Whether a run directory holds a run, or parts of one."""
+    if directory is None or not os.path.isdir(directory):
+        return False
+    names = os.listdir(directory)
+    return CURRENT in names or any(os.path.isdir(os.path.join(directory, name)) for name in names)
+
+
+def looks_storage(storage: Storage) -> Storage:
+    """Where the looks of a run are kept: beside it, in the same ledger."""
+    if not storage:
+        return storage
+    directory = storage.directory
+    inside = None if directory is None else os.path.join(directory, "scales")
+    ledger = storage.ledger or os.path.join(directory or "", LEDGER)
+    return Storage(inside, ledger, storage.budget, storage.cohort or storage.word)
+
+
+def other_seed(seed: object) -> int | None:
+    """Another seed for a second gate of one call: two gates must not draw the same noise."""
+    if seed is None:
+        return None
+    return int.from_bytes(hashlib.sha256(f"blindstep looks {seed}".encode()).digest()[:16], "big")
+
+
+def scales_from(
+    plan: Plan,
+    session: Session,
+    origin: Float[np.ndarray, " dim"],
+    release: Callable[[Points, float], Float[np.ndarray, " size"]],
+) -> Scales:
+    """Take the looks that are still to come, and read all of them.
+
+    `release` evaluates a look at these points and sends it through the session's gate.
+    """
+    gate, look = session.gate, plan.look
+    finder = Finder(look, origin, float(gate.terms.noise_std))
+    released = np.array(session.state)
+    for number in range(plan.looks):
+        if number >= session.position:
+            offsets = look.offsets(finder.distance, seed=number)
+            released[number] = release(origin + finder.lengths * offsets, finder.distance)
+            with jax.enable_x64(True):
+                session.after(jnp.asarray(released), gate.position, dict)
+        finder.take(released[number])
+    return finder.scales()
+
+
+def look_at_loss(
+    gate: Gate, loss: Loss, space: ParameterSpace, data: PyTree, plan: Plan
+) -> Callable[[Points, float], Float[np.ndarray, " size"]]:
+    """Looks at a loss that JAX can trace."""
+
+    def release(points: Points, distance: float) -> Float[np.ndarray, " size"]:
+        def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
+            records = data
+            if any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data)):
+                rows, permit = permit.alone()
+                records = jax.tree.map(lambda leaf: leaf[rows], data)
+            at = (jnp.asarray(points), jnp.asarray(distance))
+            return _release(permit, memory, plan.look, loss, space, records, *at)
+
+        return np.asarray(gate.through(program))
+
+    return release
+
+
+@eqx.filter_jit
+def _release(
+    permit: Permit,
+    memory: Memory,
+    look: Look,
+    loss: Loss,
+    space: ParameterSpace,
+    data: PyTree,
+    points: Float[Array, "evaluations dim"],
+    distance: Any,
+) -> tuple[Memory, Float[Array, " size"]]:
+    checked = voiding(loss)
+
+    def values(record: PyTree) -> Float[Array, " evaluations"]:
+        return jax.vmap(lambda point: checked(space.unflatten(point), record))(points)
+
+    def of(rows: Int[Array, " some"], _: Any) -> Float[Array, "some size"]:
+        records = jax.tree.map(lambda leaf: leaf[rows], data)
+        return look.vector(jax.vmap(values)(records), distance)
+
+    together = max(1, min(look_batch(permit), _AT_ONCE // look.evaluations))
+    return permit.release(memory, Kind.GRAD, Contributions(together, of))
+
+
+def look_batch(permit: Permit) -> int:
+    """Records of a look."""
+    return permit.terms.schedule.first_batch
+
+
+def look_at_answers(
+    session: Session, plan: Plan, answer: Callable[[Points, Int[np.ndarray, " batch"]], Answers]
+) -> Callable[[Points, float], Float[np.ndarray, " size"]]:
+    """Looks at values that come from elsewhere: saved before they are released, and used again."""
+
+    def release(points: Points, distance: float) -> Float[np.ndarray, " size"]:
+        gate = session.gate
+        if "answers" in session.saved and int(session.saved["step"]) == gate.position:
+            answers = session.saved["answers"]
+        else:
+            answers = answer(points, gate.rows(gate.position))
+            kept = {"answers": answers, "step": np.asarray(gate.position)}
+            session.save(session.state, kept)
+
+        def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
+            given = (jnp.asarray(answers), jnp.asarray(distance))
+            return _release_answers(permit, memory, plan.look, *given)
+
+        return np.asarray(gate.through(program, answers=answers.ravel()))
+
+    return release
+
+
+@eqx.filter_jit
+def _release_answers(
+    permit: Permit,
+    memory: Memory,
+    look: Look,
+    answers: Float[Array, "batch evaluations"],
+    distance: Any,
+) -> tuple[Memory, Float[Array, " size"]]:
+    contributions = Contributions(
+        max(1, min(len(answers), _AT_ONCE // look.evaluations)),
+        lambda _, places: look.vector(answers[places], distance),
+    )
+    return permit.release(memory, Kind.GRAD, contributions)

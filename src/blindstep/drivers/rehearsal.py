@@ -1,0 +1,171 @@
+"""The loss is tried on made-up records before anything is charged.
+
+A loss that fails for everybody counts 0 for everybody, and its run is noise that was paid for. Nobody
+could be told during the run: what a loss does with a record is the record's secret. So it is tried
+first, at the start parameters, on records that are made up.
+
+Guarantee: of the data only names, shapes and dtypes enter, which are public; no value is read.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from blindstep.drivers import isolation
+from blindstep.drivers.error_checks import voiding
+from blindstep.drivers.pytrees import Loss, ParameterSpace
+from blindstep.drivers.silence import interrupt, silence
+from blindstep.drivers.trial import Outcome, Telling, outcome, told
+from blindstep.errors import InvalidArgument, LossNotFinite
+
+# Zeros, ones, random shares in 0 .. 1, random normal numbers.
+_NUMBER = 4
+# Rows of a vectorised call: two show whether there is one number for each.
+_ROWS = 2
+
+
+def made_up(data: PyTree, number: int = _NUMBER) -> PyTree:
+    """So many records with the structure, shapes and dtypes of `data`, and with nothing else of it.
+
+    The first is all 0 (False, empty text), the second all 1 (True, "a"), the third holds numbers
+    between 0 and 1 and the others normal ones, from fixed seeds; whole numbers are 0 or 1.
+    """
+    leaves, structure = jax.tree.flatten(data)
+    rows = [_rows(leaf, number, np.random.default_rng(place)) for place, leaf in enumerate(leaves)]
+    return jax.tree.unflatten(structure, rows)
+
+
+def _rows(leaf: Any, number: int, random: np.random.Generator) -> np.ndarray:
+    shape, dtype = (number, *leaf.shape[1:]), np.dtype(leaf.dtype)
+    numbers = random.normal(size=shape)
+    numbers[2:3] = random.uniform(size=numbers[2:3].shape)
+    numbers[0:1], numbers[1:2] = 0.0, 1.0
+    if dtype.kind in "fc" or jnp.issubdtype(dtype, jnp.floating):
+        return numbers.astype(dtype)
+    if dtype.kind in "biu":
+        return (numbers > 0.5).astype(dtype)
+    if dtype.kind in "Mm":
+        return (numbers > 0.5).astype(np.int64).astype(dtype)
+    if dtype.kind in "USO":
+        texts = np.where(numbers > 0.5, "a", "")
+        return texts.astype(object if dtype.kind == "O" else dtype.kind)
+    return np.zeros(shape, dtype)
+
+
+def rehearse(
+    loss: Loss,
+    params: PyTree,
+    data: PyTree,
+    *,
+    vectorized: bool = False,
+    timeout: float | None = None,
+) -> None:
+    """Try a Python loss on made-up records, as the host driver calls it.
+
+    Args:
+        loss: the user's function.
+        params: the start parameters.
+        data: the records, of which names, shapes and dtypes are looked at.
+        vectorized: whether the loss takes rows of parameters and of records.
+        timeout: seconds for one call, which is then made in a process of its own.
+
+    Raises:
+        InvalidArgument: no made-up record got a real number, with what the loss said to the first.
+            A loss that gives numbers, none of them finite, is a warning (`LossNotFinite`).
+    """
+    space, rows = ParameterSpace.of(params), _ROWS if vectorized else None
+    flat = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(params)]
+    start, records = np.concatenate(flat), made_up(data)
+    points = start if rows is None else np.tile(start, (rows, 1))
+
+    def attempt(place: int) -> Outcome:
+        one = [place] * rows if rows else place
+        record = jax.tree.map(lambda leaf: leaf[one], records)
+        if timeout is None:
+            return _here(loss, space.unflatten(points), record, rows)
+        return _apart(loss, space.unflatten(points), record, rows, timeout)
+
+    _judge(attempt, data)
+
+
+def rehearse_compiled(loss: Loss, params: PyTree, data: PyTree) -> None:
+    """Try a loss that JAX can trace on made-up records, compiled and in 64-bit mode.
+
+    `check_loss` has seen already that it gives one real number. What is left: a callback that raises
+    for every made-up record (InvalidArgument), and values that are never finite (`LossNotFinite`).
+    """
+    records = made_up(data)
+
+    def attempt(place: int) -> Outcome:
+        record = jax.tree.map(lambda leaf: leaf[place], records)
+        return _here(lambda *given: np.asarray(_value(loss, *given)), params, record, None)
+
+    _judge(attempt, data)
+
+
+@eqx.filter_jit
+def _value(loss: Loss, params: PyTree, record: PyTree) -> Any:
+    return voiding(loss)(params, record)
+
+
+def _here(loss: Loss, params: PyTree, record: PyTree, rows: int | None) -> Outcome:
+    """One call in this process, silent as in the run. The user's own Ctrl-C goes on."""
+    with silence(worker=False), interrupt.watched(here=True), np.errstate(all="ignore"):
+        return outcome(loss, params, record, rows)
+
+
+def _apart(loss: Loss, params: PyTree, record: PyTree, rows: int | None, timeout: float) -> Outcome:
+    """One call in a cell, within the time limit."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "outcome.json")
+        sealed = isolation.seal(Telling(loss, path, rows), params, record)
+        message = isolation.points_message([params], None)
+        isolation.values_apart(sealed, timeout, message, record, 1, worker=False)
+        return told(path, f"takes longer than timeout={timeout:g} seconds, or ends its process")
+
+
+def _judge(attempt: Callable[[int], Outcome], data: PyTree) -> None:
+    """Refuse a loss that never gave a number; warn of one that never gave a finite one."""
+    outcomes: list[Outcome] = []
+    for place in range(_NUMBER):
+        outcomes.append(attempt(place))
+        if outcomes[-1].finite:  # a loss may fail for some records
+            return
+    switch = (
+        "If the loss is right, and made-up values are what it cannot take, try it on a record that you "
+        "make up yourself, and give rehearse=False."
+    )
+    if not any(each.number for each in outcomes):
+        raise InvalidArgument(
+            f"the loss {outcomes[0].said}. That was on a made-up record of zeros, which is "
+            f"{_shapes(data)}; with ones and random numbers it gave no number either, and each record "
+            f"would count 0. Nothing was spent. Correct the loss. {switch}"
+        )
+    warnings.warn(
+        f"the loss is not finite at the start parameters, for any of {_NUMBER} made-up records (zeros, "
+        "ones, random numbers), and a record whose loss is not finite counts 0. Look for a division by "
+        f"0 or the logarithm of 0, or start elsewhere. {switch}",
+        LossNotFinite,
+        stacklevel=1,
+    )
+
+
+def _shapes(data: PyTree) -> str:
+    """What one record is made of: `{'age': float64[], 'name': text}`. How long texts are stays out."""
+
+    def shape(leaf: Any) -> str:
+        kind = np.dtype(leaf.dtype).kind
+        name = {"U": "text", "S": "bytes", "O": "objects"}.get(kind, str(leaf.dtype))
+        return f"{name}{list(leaf.shape[1:])}"
+
+    return str(jax.tree.map(shape, data)).replace("'", "")

@@ -1,0 +1,168 @@
+"""The scales of a problem, read from the noisy releases of a few looks.
+
+Three scales are unknown when a user brings a loss. All follow from what the looks release:
+
+    unit    u: the size of a record's loss at the start, from the histogram of log2 |f|;
+    slope   C: the length of a record's slopes, from the histogram of log2 |c|;
+    lengths l_j: u / C, the distance over which a slope of that size uses up such a loss (a Polyak
+            step), divided by how much of the slopes coordinate j has, from the mean shares.
+
+In natural units, x_j = start_j + l_j v_j and f / u, losses and slopes are about 1. So one plan fits
+all problems, and features times 100, a loss times 1,000 or parameters times 0.01 change nothing but
+these numbers. All of this is public: functions of releases.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+from blindstep.estimate.looks import FIRST, Look, Parts
+
+# Coordinates with less than this share of the mean count as if they had it, look by look: rare
+# features would otherwise get mostly noise.
+_LEAST_SHARES = (1.0, 0.1, 0.3)
+# How many standard deviations the shares must vary above their noise to be believed.
+_SURE = 3.0
+# Less than this share of records moved by the probes: they are too close.
+_TOO_FEW = 0.2
+# Noise on a place of a histogram beyond which its shape is not to be read.
+_HIDDEN = 0.25
+# How much farther to probe then, and where nothing is known yet.
+_FARTHER, _FIRST_DISTANCE = 16.0, 0.01
+# The length of a step where nothing tells one: of parameters of size 1, and of their own size if more.
+_GUESS = 0.3
+# In noise alone, sizes near 1 are likelier: a place so many places away must hold more than noise by
+# this much for each.
+_FARFETCHED = 0.2
+
+
+class Scales(eqx.Module):
+    """Natural units: x = origin + lengths v, and losses in units of `unit`.
+
+    Attributes:
+        origin: where the natural coordinates are 0: the start.
+        lengths: the length of each coordinate's unit.
+        unit: the unit of the loss.
+        jumps: whether the loss is a staircase: slopes grow as probes come closer.
+    """
+
+    origin: Float[Array | np.ndarray, " dim"]
+    lengths: Float[Array | np.ndarray, " dim"]
+    unit: Float[Array | np.ndarray, ""]
+    jumps: bool = eqx.field(static=True)
+
+    def place(self, natural: Float[Array | np.ndarray, "*points dim"]) -> Any:
+        """The user's parameters at natural coordinates."""
+        return self.origin + self.lengths * natural
+
+
+class Finder:
+    """Reads looks one after the other, and says where the next one probes.
+
+    Attributes:
+        looks: how many there are.
+        distance: h of the next look.
+        lengths: relative lengths of the coordinates in the next look; probes lie at
+            origin + lengths * offsets.
+    """
+
+    looks = len(_LEAST_SHARES)
+
+    def __init__(self, look: Look, origin: Float[np.ndarray, " dim"], noise: float) -> None:
+        """`noise` is the standard deviation on each coordinate of a release."""
+        self._look, self._noise, self._origin = look, noise, origin
+        self.distance = _FIRST_DISTANCE * max(1.0, float(np.linalg.norm(origin)))
+        self.lengths = np.ones(look.dim)
+        self._values, self._taken = np.zeros(()), 0
+        self._slopes: list[tuple[float, float]] = []  # (h, slope) along equal lengths
+        self._slope, self._at, self._silent = 1.0, self.distance, False
+
+    def take(self, release: Float[np.ndarray, " size"]) -> None:
+        """Read the release of the next look."""
+        parts = self._look.parts(release)
+        self._values = self._values + parts.values
+        self._taken += 1
+        noise = self._noise * math.sqrt(self._taken)
+        self._unit = _heaviest(self._values, noise)
+        # A loss that is 0 for nearly everybody has no size of its own at the start.
+        self._sized = _around_heaviest(self._values) > max(_TOO_FEW * self._taken, 3.0 * noise)
+        if _around_heaviest(parts.slopes) < max(_TOO_FEW, 2.0 * self._noise):
+            self._silent = True
+            self.distance *= _FARTHER
+            return
+        self._slope, self._at = _heaviest(parts.slopes, self._noise), self.distance
+        self._slopes.append((self.distance, self._slope))
+        self._stretch(parts)
+        self.distance = self._length()
+        first = self._slopes[0][0]
+        if len(self._slopes) == 1 and abs(math.log2(self.distance / first)) < 2.0:
+            self.distance = first / 8.0  # elsewhere, to see whether slopes grow
+
+    def scales(self) -> Scales:
+        """The scales, after the last look."""
+        if self._jumps():
+            # A staircase has no slope of its own: its length is that of the probes it answered to.
+            length = self._at / 2.0
+            unit = self._slope * length
+        else:
+            length = self._length()
+            unit = self._slope * length
+        return Scales(self._origin, length * self.lengths, np.asarray(unit), self._jumps())
+
+    def _length(self) -> float:
+        """The distance over which a slope uses up a loss; without a loss to go by, that of a guess."""
+        guess = _GUESS * max(1.0, float(np.linalg.norm(self._origin)))
+        return self._unit / self._slope if self._sized else guess
+
+    def _jumps(self) -> bool:
+        """Whether nobody moved near and somebody did farther out, or slopes grew as 1 / h.
+
+        In noise that could hide the histograms, the usual kind of loss is taken for granted.
+        """
+        if self._noise > _HIDDEN or not self._slopes:
+            return False
+        if self._silent or len(self._slopes) < 2:
+            return self._silent
+        (far, before), (near, after) = self._slopes[:2]
+        grown, closer = math.log(after / before), math.log(far / near)
+        return grown / closer > 0.5 if closer != 0 else False
+
+    def _stretch(self, parts: Parts) -> None:
+        """Longer units for coordinates with little of the slopes, shorter for those with much.
+
+        The shares are drawn towards their mean by as much as noise explains how they vary.
+        """
+        if parts.shares is None or len(self._slopes) < 2:
+            return
+        dim, least = len(parts.shares), _LEAST_SHARES[self._taken - 1]
+        off = dim * (parts.shares - np.mean(parts.shares))
+        noise = (1.0 + _SURE * math.sqrt(2.0 / dim)) * dim * (dim * self._noise) ** 2
+        believed = max(0.0, 1.0 - noise / max(float(np.sum(off**2)), 1e-300))
+        shares = 1.0 + believed * off
+        stretch = 1.0 / np.sqrt(np.maximum(shares, least))
+        self.lengths = self.lengths * stretch
+        self._slope *= math.sqrt(float(np.mean(np.maximum(shares, least / 4.0) * stretch**2)))
+
+
+def _around_heaviest(counts: Float[np.ndarray, " places"]) -> float:
+    """The share of records in the three neighbouring places that hold most."""
+    return float(np.max(np.convolve(counts, np.ones(3), "same")))
+
+
+def _heaviest(counts: Float[np.ndarray, " places"], noise: float) -> float:
+    """The size around which most records are: the middle of the heaviest three places.
+
+    Three places are a factor of 8: wide enough for the bulk, so that the largest of all noises does
+    not look like it. Their mean weighs them by what they hold.
+    """
+    away = np.abs(np.arange(len(counts)) + FIRST)
+    weight = np.convolve(counts, np.ones(3), "same") - _FARFETCHED * noise * away
+    middle = int(np.argmax(weight))
+    places = np.arange(max(0, middle - 1), min(len(counts), middle + 2))
+    weights = np.maximum(counts[places], 0.0) + 1e-12
+    return 2.0 ** (float(np.average(places, weights=weights)) + FIRST)

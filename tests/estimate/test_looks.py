@@ -1,0 +1,122 @@
+"""Looks: a record's vector is short whatever the loss does, and the scales follow from the means."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from blindstep.estimate.looks import FIRST, PLACES, Look
+from blindstep.estimate.scales import Finder, Scales
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("directions", [3, 2])
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros(7),
+        np.full(7, 1e308) * np.resize([1, -1], 7),
+        np.array([5, 1e-320, -1e-320, 3, 1e200, -1e200, 7.0]),
+        np.array([1, np.nan, 2, 3, 4, 5, 6.0]),
+        np.array([1, np.inf, 2, 3, 4, 5, 6.0]),
+        np.random.default_rng(0).normal(size=7) * 1e9,
+    ],
+)
+def test_a_records_vector_is_never_longer_than_the_clip(values, directions):
+    look = Look(3, directions)
+    vector = np.asarray(look.vector(jnp.asarray(values[: look.evaluations]), 0.1))
+    assert vector.shape == (look.size,)
+    if np.all(np.isfinite(vector)):
+        assert np.linalg.norm(vector) <= look.clip * (1 + 1e-12)
+    else:  # what is not finite in one place is so everywhere, and the gate counts it 0
+        assert np.isnan(vector).all()
+
+
+def test_rows_of_a_batch_do_not_touch_each_other():
+    look, values = Look(3, 3), np.random.default_rng(1).normal(size=(5, 7))
+    spoiled = values.copy()
+    spoiled[2] = np.nan
+    before, after = (np.asarray(look.vector(jnp.asarray(v), 0.5)) for v in (values, spoiled))
+    np.testing.assert_array_equal(np.delete(before, 2, 0), np.delete(after, 2, 0))
+    assert np.isnan(after[2]).all()
+
+
+def test_the_places_are_those_of_the_logarithms():
+    # f = 3 at the start, slopes (0.6, 0, 0): log2 3 and log2 0.6.
+    look = Look(3, 3)
+    vector = look.vector(jnp.asarray([3.0, 3.3, 3, 3, 2.7, 3, 3]), 0.5)
+    parts, places = look.parts(np.asarray(vector)), np.arange(PLACES) + FIRST
+    assert np.flatnonzero(parts.values).tolist() == [1 - FIRST, 2 - FIRST]
+    assert np.flatnonzero(parts.slopes).tolist() == [-1 - FIRST, -FIRST]
+    assert places @ parts.values == pytest.approx(np.log2(3))
+    assert places @ parts.slopes == pytest.approx(np.log2(0.6))
+    np.testing.assert_allclose(parts.shares, [1, 0, 0])
+    assert len(parts.slopes) == PLACES
+
+
+def looked(loss, dim, records, start=None, noise=0.0, factor=1.0):
+    """The scales that a finder reads from the means over records, with this much noise."""
+    random, look = np.random.default_rng(2), Look(dim, dim)
+    start = np.zeros(dim) if start is None else start
+    finder = Finder(look, start, max(noise, 1e-9))
+    for number in range(finder.looks):
+        points = start + finder.lengths * look.offsets(finder.distance, number)
+        values = factor * np.stack([[loss(p, r) for p in points] for r in records])
+        mean = np.asarray(look.vector(jnp.asarray(values), finder.distance)).mean(axis=0)
+        finder.take(mean + noise * random.standard_normal(look.size))
+    return finder.scales()
+
+
+FEATURES = np.random.default_rng(3).normal(size=(300, 4))
+
+
+def hinge(weights, features):
+    return max(0.0, 1.0 - features @ weights)
+
+
+def test_other_units_give_other_scales_and_the_same_natural_problem():
+    usual = looked(hinge, 4, FEATURES)
+    louder = looked(hinge, 4, FEATURES, factor=1000.0)
+    finer = looked(lambda w, z: hinge(100.0 * w, z), 4, FEATURES)
+    np.testing.assert_allclose(louder.lengths, usual.lengths, rtol=0.35)
+    np.testing.assert_allclose(louder.unit, 1000.0 * usual.unit, rtol=0.35)
+    np.testing.assert_allclose(100.0 * finer.lengths, usual.lengths, rtol=0.35)
+    np.testing.assert_allclose(finer.unit, usual.unit, rtol=0.35)
+    assert not (usual.jumps)
+    assert not (louder.jumps)
+    assert not (finer.jumps)
+
+
+def test_coordinates_of_very_different_size_come_closer_to_each_other():
+    stretched = FEATURES * np.array([40.0, 1.0, 1.0, 0.05])
+    scales = looked(hinge, 4, stretched)
+    # Equal would be lengths in the ratio of 1 / 40 to 1 to 20; one setting for all leaves 40 and 20.
+    sizes = scales.lengths * np.array([40.0, 1.0, 1.0, 0.05])
+    assert sizes.max() / sizes[:3].min() < 8.0
+
+
+def test_noise_alone_stretches_no_coordinate():
+    scales = looked(hinge, 4, FEATURES[:50], noise=0.3)
+    assert np.ptp(scales.lengths) < 1e-9 * scales.lengths.mean()
+
+
+@pytest.mark.parametrize("start", [np.zeros(4), np.array([2.0, -1.0, 0.5, 1.0])])
+def test_a_staircase_is_known_by_slopes_that_grow(start):
+    def wrong(weights, features):
+        return float((features @ weights > 0) != (features[0] > 0))
+
+    scales = looked(wrong, 4, FEATURES, start)
+    assert scales.jumps
+    assert np.all(scales.lengths > 0)
+    assert scales.unit > 0
+
+
+def test_natural_coordinates_are_placed_at_the_origin():
+    scales = Scales(np.array([1.0, 2.0]), np.array([0.5, 4.0]), np.asarray(3.0), False)
+    np.testing.assert_allclose(scales.place(np.zeros(2)), [1, 2])
+    np.testing.assert_allclose(scales.place(np.ones((3, 2))), np.tile([1.5, 6.0], (3, 1)))
