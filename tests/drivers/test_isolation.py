@@ -58,6 +58,7 @@ def test_no_record_reaches_another_in_a_process_pool(pool, capfd):
     assert said.out + said.err == ""
 
 
+@pytest.mark.slow
 def test_no_record_reaches_another_in_the_run_s_own_process(capfd):
     attack.check(["grips", "exits", "interrupts", "meddles"])
     said = capfd.readouterr()
@@ -86,6 +87,7 @@ def test_a_pool_that_was_shut_down_is_not_replaced():
         Engine(closed).perform(attack.tasks(attack.records(), None))
 
 
+@pytest.mark.slow
 def test_a_run_is_that_without_the_record(pool):
     victim = DATA[3, 0]
 
@@ -131,6 +133,7 @@ def test_a_late_call_has_no_value_and_nor_have_those_after_it():
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.slow
 def test_a_record_that_takes_the_warden_down_counts_zero_alone(monkeypatch, number):
     monkeypatch.setattr(isolation, "_PATIENCE", 0.5)
     monkeypatch.setattr(cells, "_PATIENCE", 0.1)

@@ -251,6 +251,7 @@ def test_everybody_costs_as_many_calls(fails):
     np.testing.assert_allclose(found, values("host", TABLE, PEOPLE, 8))
 
 
+@pytest.mark.slow
 def test_a_vectorised_call_that_fails_for_one_person_is_taken_apart():
     def loss(x, z):
         if np.any(z > 100):

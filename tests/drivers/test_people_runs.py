@@ -18,6 +18,7 @@ from people_tables import NAMES, PEOPLE, TABLE, distances
 UNIT = "one person (all rows of one identifier are one record, at most 8 of them used)"
 
 
+@pytest.mark.slow
 def test_all_drivers_make_the_same_run_of_people(tmp_path):
     on_disk = np.memmap(tmp_path / "table", dtype=float, mode="w+", shape=TABLE.shape)
     on_disk[:] = TABLE
@@ -40,6 +41,7 @@ def test_people_with_one_row_each_are_records():
     np.testing.assert_allclose(one.means, run("compiled").means, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_time_limit_is_kept_for_people():
     def loss(x, z):
         import time
@@ -138,6 +140,7 @@ with jax.enable_x64(True):
 """
 
 
+@pytest.mark.slow
 def test_people_are_spread_over_the_devices_that_their_rows_are_on():
     places = [os.path.dirname(__file__), os.path.dirname(sys.modules["losses"].__file__)]
     flags = "--xla_force_host_platform_device_count=2"

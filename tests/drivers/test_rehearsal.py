@@ -79,6 +79,7 @@ def test_a_vectorised_loss_gives_one_number_for_each_row(tmp_path):
     host(tmp_path, lambda p, r: abs(r["height"] - p[:, 0]), vectorized=True)
 
 
+@pytest.mark.slow
 def test_with_a_time_limit_it_is_tried_in_a_process_of_its_own(tmp_path):
     mother = os.getpid()
 

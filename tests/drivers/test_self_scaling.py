@@ -54,10 +54,15 @@ def test_units_do_not_matter(features, scale, length):
 
 
 def test_the_host_driver_finds_them_too():
-    few = {name: values[:400] for name, values in DATA.items()}
-    # Four times the privacy of the 2,000: as much noise.
+    few = {name: values[:200] for name, values in DATA.items()}
+    # More privacy spent on fewer people: about as much noise.
     result = bs.host.minimize(
-        host_loss, np.zeros(3), few, privacy=bs.Privacy(epsilon=8, delta=1e-5), evaluations=2**16
+        host_loss,
+        np.zeros(3),
+        few,
+        privacy=bs.Privacy(epsilon=16, delta=1e-5),
+        evaluations=2**16,
+        passes=20,
     )
     assert error(result.params) < 1.5 * BEST
 
@@ -90,7 +95,7 @@ def test_a_run_that_does_not_fit_as_a_whole_spends_nothing_on_looks(tmp_path):
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
 
 
-@pytest.mark.parametrize("driver", ["compiled", "host"])
+@pytest.mark.parametrize("driver", ["compiled", pytest.param("host", marks=pytest.mark.slow)])
 def test_a_run_cut_short_between_its_parts_goes_on_with_the_same_bits(
     tmp_path, driver, monkeypatch
 ):
@@ -99,7 +104,7 @@ def test_a_run_cut_short_between_its_parts_goes_on_with_the_same_bits(
     else:
         few = {name: values[:100] for name, values in DATA.items()}
         call, own, data = bs.host.minimize, host_loss, few
-        options = {"evaluations": 2**13}
+        options = {"evaluations": 2**13, "passes": 6}
     whole = call(own, START, data, privacy=PRIVACY, seed=5, checkpoint=tmp_path / "a", **options)
 
     class Crash(Exception):
@@ -139,7 +144,6 @@ def test_seeded_looks_do_not_share_the_noise_of_the_steps(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::blindstep.HopelessPlan")
 def test_how_it_went_is_said_from_releases():
-    far = bs.minimize(loss, START + 1e5, DATA, privacy=PRIVACY, evaluations=2**18)
     lost = bs.minimize(
         loss,
         START,
@@ -148,8 +152,8 @@ def test_how_it_went_is_said_from_releases():
         evaluations=2**15,
     )
     assert "Lost in noise" in lost.outcome
-    assert far.outcome.split(":")[0] in ("Still travelling", "Settled")
-    assert bs.minimize(loss, START, DATA, privacy=PRIVACY).outcome.startswith("Settled")
+    found = bs.minimize(loss, START, DATA, **SHORT)
+    assert found.outcome.startswith("Settled")
 
 
 def test_a_choice_that_needs_a_radius_says_so():

@@ -144,6 +144,7 @@ def test_a_plan_with_the_papers_epsilon_is_broken(honest):
     assert found.verdict == "BROKEN"
 
 
+@pytest.mark.slow
 def test_canaries_in_one_run():
     honest = plan(horizon=4, records=4000)
     found = bs.audit(honest, method="one-run", seed=0)

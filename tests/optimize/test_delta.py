@@ -135,6 +135,7 @@ def test_the_remedy_is_a_power_of_ten_that_fits_and_the_largest(records):
             )
 
 
+@pytest.mark.slow
 def test_the_records_that_a_tolerance_takes_are_what_delta_is_held_against():
     """The number is found first; with the delta that the error names, it is found again."""
     wanted = {"dim": 2, "tolerance": 0.3, "radius": 0.5, "lipschitz": 1.0, "gap": 1.0}

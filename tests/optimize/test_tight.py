@@ -93,6 +93,7 @@ def test_what_is_fixed_stays():
         assert getattr(made, name) == value
 
 
+@pytest.mark.slow
 def test_more_of_each_resource_helps(free):
     assert plan(records=2 * 10**6).tolerance < free.tolerance
     assert plan(privacy=Privacy(rho=2.0)).tolerance < free.tolerance

@@ -87,6 +87,7 @@ def test_a_network_learns_what_no_line_can():
     assert [weights.shape for weights in model.coefs_] == [(2, 8), (8, 1)]
 
 
+@pytest.mark.slow
 def test_several_classes():
     thirds = np.digitize(X @ SLOPE, [-0.6, 0.6])
     model = PrivateClassifier(epsilon=4, classes=(0, 1, 2, 3))
@@ -103,6 +104,7 @@ def test_regression_learns_at_epsilon_2_in_any_units():
     assert model.score(rows, target) > 0.9  # R^2; at most about 0.96
 
 
+@pytest.mark.slow
 def test_a_fit_is_the_run_of_four_arguments_and_keeps_to_its_evaluations():
     model = small(random_state=3)
     plan = model.result_.plan

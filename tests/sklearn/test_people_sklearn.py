@@ -24,6 +24,7 @@ def model(kind=PrivateClassifier, **options):
     return kind(**({"classes": [0, 1]} if kind is PrivateClassifier else {}) | options)
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_from_people_and_says_so():
     fitted = model().fit(X, Y, people=NAMES)
     new = RNG.normal(size=(2_000, 3))
@@ -37,6 +38,7 @@ def test_a_classifier_learns_from_people_and_says_so():
     np.testing.assert_array_equal(fitted.coefs_[0], again.coefs_[0])
 
 
+@pytest.mark.slow
 def test_a_pipeline_hands_people_on_and_rows_is_a_parameter():
     small = slice(0, 300)
     scaled = make_pipeline(FunctionTransformer(), model(PrivateRegressor, rows=2))
