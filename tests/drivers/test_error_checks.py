@@ -90,6 +90,7 @@ def minimized(loss, data):
     return bs.minimize(loss, jnp.zeros(2), data, plan=plan, seed=0).params
 
 
+@pytest.mark.slow
 def test_a_run_counts_such_a_record_zero_and_says_nothing(capfd, caplog, recwarn):
     """The run is, bit for bit, one in which that record's loss is NaN."""
     data = RECORDS.copy()

@@ -158,6 +158,7 @@ def test_what_a_smaller_delta_costs():
     assert 1 - rhos[1] / rhos[0] == pytest.approx(0.12, abs=0.005)
 
 
+@pytest.mark.slow
 def test_a_person_is_told_once_in_one_line(tmp_path):
     """The command line: plan and driver both check, and stderr has one line, of the same numbers."""
     check = (

@@ -97,6 +97,7 @@ def test_several_classes():
     np.testing.assert_allclose(model.predict_proba(X[FEW]).sum(axis=1), 1.0)
 
 
+@pytest.mark.slow
 def test_regression_learns_at_epsilon_2_in_any_units():
     """Columns of other sizes, each its own, and a target in thousands: no number is for them."""
     rows, target = X * [1.0, 10.0, 0.1, 3.0], 1_000.0 * NOISY
