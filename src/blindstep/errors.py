@@ -100,11 +100,7 @@ def probability(name: str, value: object) -> float:
 def answers_typos(function: Callable[_Arguments, _Answer]) -> Callable[_Arguments, _Answer]:
     """The same function, which answers an argument that it does not have with the nearest name."""
     called = function.__qualname__.removesuffix(".__init__")
-    parameters = inspect.signature(function).parameters
-    names = [name for name in parameters if name not in ("self", "cls")]
-    # What passes arguments on leaves the answer to whoever gets them.
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
-        return function
+    names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
 
     @functools.wraps(function)
     def answering(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Answer:

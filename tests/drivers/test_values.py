@@ -63,15 +63,10 @@ def test_a_plain_python_loss_has_values_too():
 
 
 def test_tuning_costs_one_budget_and_finds_the_better_start(tmp_path):
-    tuned = bs.tune(
-        loss,
-        np.zeros(2),
-        DATA,
-        [{"params": np.array([1e7, -1e7])}, {}],
-        privacy=bs.Privacy(epsilon=4, delta=1e-5),
-        evaluations=2**18,
-        checkpoint=tmp_path / "tuned",
-    )
+    candidates = [{"params": np.array([1e7, -1e7])}, {}]
+    budget = bs.Privacy(epsilon=4, delta=1e-5)
+    options = {"privacy": budget, "evaluations": 2**18, "checkpoint": tmp_path / "tuned"}
+    tuned = bs.tune(loss, np.zeros(2), DATA, candidates, **options)
     assert tuned.chosen == 1
     assert tuned.values[1] < tuned.values[0]
     spent = read_ledger(tmp_path / "tuned" / "ledger.jsonl").spent()
@@ -81,15 +76,7 @@ def test_tuning_costs_one_budget_and_finds_the_better_start(tmp_path):
     assert parts[0] == pytest.approx(parts[1])
     choice = np.sqrt(tuned.privacy.mu**2 - accounting.compose(parts) ** 2)
     assert choice**2 / tuned.privacy.mu**2 == pytest.approx(0.1, rel=1e-3)
-    again = bs.tune(
-        loss,
-        np.zeros(2),
-        DATA,
-        [{"params": np.array([1e7, -1e7])}, {}],
-        privacy=bs.Privacy(epsilon=4, delta=1e-5),
-        evaluations=2**18,
-        checkpoint=tmp_path / "tuned",
-    )
+    again = bs.tune(loss, np.zeros(2), DATA, candidates, **options)
     assert again.values == tuned.values
 
 

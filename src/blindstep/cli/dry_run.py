@@ -15,12 +15,9 @@ from rich.console import Console
 from blindstep.cli.common import print_json
 from blindstep.cli.problem_file import ProblemFile
 from blindstep.drivers import rehearsal
-from blindstep.drivers.looking import looks_storage
 from blindstep.insight.tables import plan_table
-from blindstep.ledger.account import Account
-from blindstep.ledger.checkpoint import CURRENT
-from blindstep.ledger.ledger import read_ledger
-from blindstep.ledger.refusals import BudgetExceeded, CheckpointUnwritable, LedgerMismatch
+from blindstep.ledger.budgets import account_at, require_room
+from blindstep.ledger.refusals import CheckpointUnwritable
 from blindstep.ledger.storage import Storage
 from blindstep.optimize.plan import Plan
 from blindstep.private import accounting
@@ -45,9 +42,11 @@ def rehearse_run(
         rehearsal.rehearse_compiled(given.loss, given.params, given.data)
         seconds = _seconds_of_one(given)
     _check_place(storage)
-    spent, total = _spending(plan, storage)
+    require_room(storage, plan.mu)
+    spent = account_at(storage).spent()
+    total = accounting.compose([spent, plan.mu])
     evaluations = plan.evaluations * rows
-    resumed = goes_on(storage)
+    resumed = storage.begun
     if as_json:
         cost: dict[str, Any] = {"epsilon": plan.epsilon, "delta": plan.delta, "mu": plan.mu}
         cost |= {"spent_mu_before": spent, "spent_mu_after": spent if resumed else total}
@@ -90,12 +89,6 @@ def _seconds_of_one(given: ProblemFile) -> float:
     return min(times) / (_RECORDS * _POINTS)
 
 
-def goes_on(storage: Storage) -> bool:
-    """Whether there is a run in that place: its steps, or the looks that come before them."""
-    places = (storage.directory, looks_storage(storage).directory)
-    return any(os.path.exists(os.path.join(place or "", CURRENT)) for place in places)
-
-
 def _check_place(storage: Storage) -> None:
     """Refuse a place where the run could not be written."""
     for path in (Path(storage.directory or "."), Path(storage.ledger_path).parent):
@@ -106,26 +99,6 @@ def _check_place(storage: Storage) -> None:
                 f"{path} cannot be written ({reason}: {there}): check its permissions, or give another "
                 "place."
             )
-
-
-def _spending(plan: Plan, storage: Storage) -> tuple[float, float]:
-    """Mu that the ledger holds, and with this run; refused where the run would be."""
-    path, limit = storage.ledger_path, storage.budget
-    account = read_ledger(path) if os.path.exists(path) else Account()
-    if limit is not None:
-        if account.budget is not None and limit.rho > account.budget:
-            raise LedgerMismatch(
-                f"{path} has a budget of mu = {account.budget:g}, asked for {limit.rho:g}: a budget "
-                "can be lowered, never raised. Leave it out."
-            )
-        account.budget = limit.rho
-    if not goes_on(storage) and account.would_exceed(plan.mu):
-        raise BudgetExceeded(
-            f"{path}: the run would spend mu = {plan.mu:g}, but of the budget {account.budget:g} only "
-            f"{account.remaining():g} is left ({account.spent():g} spent). Plan a run with a smaller "
-            "epsilon."
-        )
-    return account.spent(), accounting.compose([account.spent(), plan.mu])
 
 
 def _time(seconds: float) -> str:

@@ -25,7 +25,7 @@ from blindstep.cli.common import (
     print_json,
     refuse_without_radius,
 )
-from blindstep.cli.dry_run import goes_on, rehearse_run
+from blindstep.cli.dry_run import rehearse_run
 from blindstep.cli.problem_file import ProblemFile, load_problem
 from blindstep.drivers import effort
 from blindstep.drivers.compiled import minimize
@@ -252,7 +252,7 @@ def _introduce(plan: Plan, directory: Path, notes: Console) -> None:
         )
     for note in plan.notes:
         notes.print(note)
-    if goes_on(Storage(directory)):
+    if Storage(directory).begun:
         notes.print(f"Going on with the run in {directory}.")
     else:
         notes.print(

@@ -23,9 +23,9 @@ from blindstep.drivers.natural import InNaturalUnits, natural_start
 from blindstep.drivers.people import by_person
 from blindstep.drivers.planned import plan_for
 from blindstep.drivers.progress import RunProgress
-from blindstep.drivers.pytrees import Loss, ParameterSpace, check_loss, count_records
+from blindstep.drivers.pytrees import Loss, ParameterSpace, check_loss, count_records, on_disk
 from blindstep.drivers.result import Result, finished
-from blindstep.drivers.step import take_step, traced
+from blindstep.drivers.step import records_of, take_step, traced
 from blindstep.errors import answers_typos
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.probing import Probing, probing_of_loss
@@ -168,13 +168,8 @@ def _look(
 ) -> Scales:
     """Find the scales of the problem."""
     origin = np.asarray(space.flatten(params))
-    placed = data if _on_disk(data) else mesh.place(data)
+    placed = data if on_disk(data) else mesh.place(data)
     return scales_from(plan, session, origin, look_at_loss(session.gate, loss, space, placed, plan))
-
-
-def _on_disk(data: PyTree) -> bool:
-    """Whether records are read from a file, some at a time."""
-    return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
 
 
 def _run(
@@ -188,17 +183,12 @@ def _run(
 ) -> tuple[list[np.ndarray], Float[np.ndarray, "rounds horizon 3"]]:
     """All rounds that are still to come: their means, and what is told of each step."""
     machine, gate, horizon = prepare(machine, space), session.gate, machine.horizon
-    on_disk = _on_disk(data)
-    if not on_disk:
-        data = mesh.place(data)
+    data = data if on_disk(data) else mesh.place(data)
     sharding = mesh.over_records(data)
     means, steps = list(session.saved.get("means", ())), list(session.saved.get("told", ()))
 
     def round_of(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, Array, Told]]:
-        records = data
-        if on_disk:  # the records of this round alone
-            rows, permit = permit.alone()
-            records = jax.tree.map(lambda leaf: leaf[rows], data)
+        permit, records = records_of(permit, data)
         return run_round(
             machine, loss, space, permit, memory, session.state, records, gate.public, sharding
         )

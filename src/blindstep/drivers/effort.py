@@ -37,13 +37,13 @@ def of_compiled(loss: Loss, params: PyTree, data: PyTree) -> int:
     return _rounded(_OPERATIONS / max(_LEAST, 2.0 * size, float(counted)))
 
 
-def of_function(call: Any, workers: int = 1) -> int:
+def of_function(call: Any) -> int:
     """Evaluations of a Python function, by how long one call on a made-up record takes."""
     began, calls = time.perf_counter(), 0
     while calls < 3 or (time.perf_counter() - began < 0.02 and calls < 1000):
         call()
         calls += 1
-    return _rounded(_SECONDS * workers * calls / (time.perf_counter() - began))
+    return _rounded(_SECONDS * calls / (time.perf_counter() - began))
 
 
 def _rounded(evaluations: float) -> int:

@@ -15,7 +15,6 @@ import functools
 import inspect
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 
 import jax
 import numpy as np
@@ -129,8 +128,8 @@ def minimize(
             values. A loss that gives no number for any of them is refused before anything is spent.
         seed: for reproduction only: a seeded run is not private against anyone who knows or can
             guess the seed.
-        progress: show a progress bar: round, privacy spent, time, and the mean loss where the plan
-            has a share for it. None: on a terminal, for runs that find their own scales.
+        progress: show a progress bar: round, privacy spent and time. None: on a terminal, for runs
+            that find their own scales.
         checkpoint: a directory for the run. The same call goes on after a crash where it was, with
             the same releases bit for bit; of a finished run it returns the result and releases
             nothing. The loss need not give the same answer each time: the answers of each step are
@@ -207,9 +206,9 @@ def _work(
 def _effort(loss: Loss, space: ParameterSpace, data: PyTree, vectorized: bool) -> int:
     """Evaluations in about a minute, by a made-up record of zeros."""
     rows = 64 if vectorized else 1
-    front = (rows,) if vectorized else ()
-    record = jax.tree.map(lambda leaf: np.zeros((*front, *leaf.shape[1:]), leaf.dtype), data)
-    point = np.zeros((*front, space.dim))
+    which = [0] * rows if vectorized else 0
+    record = jax.tree.map(lambda leaf: leaf[which], rehearsal.made_up(data, 1))
+    point = np.zeros((rows, space.dim) if vectorized else space.dim)
     return rows * effort.of_function(lambda: quietly(loss, space.unflatten(point), record))
 
 
@@ -226,8 +225,7 @@ def _look(
     """Find the scales of the problem."""
 
     def known() -> fingerprints.Fingerprints:
-        found = fingerprints.of_questions(storage.cohort, params)
-        return replace(found, data=fingerprints.of_data(data))
+        return fingerprints.of_questions(storage.cohort, params, data)
 
     def answer(points: np.ndarray, rows: np.ndarray) -> np.ndarray:
         values = engine.perform(list(_pieces(points, rows, data, work)))
@@ -243,9 +241,13 @@ def _pieces(points: np.ndarray, rows: np.ndarray, data: PyTree, work: Work) -> I
     """The work of a look, at the same points for all records."""
     size = -(-len(rows) // _PIECES)
     for start in range(0, len(rows), size):
-        some = rows[start : start + size]
-        records = jax.tree.map(lambda leaf, some=some: np.asarray(leaf[some]), data)
-        yield Task(work, points[None], records, len(some))
+        yield _task(work, points[None], rows[start : start + size], data)
+
+
+def _task(work: Work, points: np.ndarray, rows: np.ndarray, data: PyTree) -> Task:
+    """The work for the records in these rows."""
+    records = jax.tree.map(lambda leaf: np.asarray(leaf[rows]), data)
+    return Task(work, points, records, len(rows))
 
 
 def _answer(
@@ -275,10 +277,8 @@ def tasks_of(query: BatchQuery, data: PyTree, work: Work) -> Iterator[Task]:
         start = first
         while start < min(first + group, batch):
             size = large if start < in_large else small
-            rows = query.rows[start : start + size]
-            records = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf[rows]), data)
             own = points if query.shared else points[start - first : start - first + size]
-            yield Task(work, own, records, len(rows))
+            yield _task(work, own, query.rows[start : start + size], data)
             start += size
 
 

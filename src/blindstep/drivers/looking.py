@@ -8,7 +8,6 @@ for bit the same.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,21 +19,21 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from blindstep.drivers.error_checks import voiding
 from blindstep.drivers.pytrees import Loss, ParameterSpace
+from blindstep.drivers.step import records_of
 from blindstep.estimate.looks import Look
 from blindstep.estimate.scales import Finder, Scales
-from blindstep.ledger.account import Account
-from blindstep.ledger.checkpoint import CURRENT
+from blindstep.ledger.budgets import require_room
 from blindstep.ledger.fingerprints import Fingerprints
-from blindstep.ledger.ledger import read_ledger
-from blindstep.ledger.refusals import BudgetExceeded
 from blindstep.ledger.session import Session
-from blindstep.ledger.storage import LEDGER, Storage
+from blindstep.ledger.storage import Storage
 from blindstep.optimize.plan import Plan
 from blindstep.private.gate import Contributions, Gate, Memory, Permit
 from blindstep.private.schedule import Kind
 
 Points = Float[np.ndarray, "evaluations dim"]
 Answers = Float[np.ndarray, "batch evaluations"]
+# The folder of the run directory in which looks are kept.
+LOOKS = "scales"
 # Losses held at once: 2^20 float64 are 8 MiB.
 _AT_ONCE = 2**20
 
@@ -46,51 +45,12 @@ def open_looks(
     seed: int | None,
     unit: str,
 ) -> Session:
-    """The session of a plan's looks. Refused, before anything is asked, where the whole run does not
-    fit into the budget."""
+    """The session of a plan's looks; refused where looks and steps together break the budget."""
     assert plan.look_terms is not None
-    kept = looks_storage(storage)
     require_room(storage, plan.mu)
     start = jnp.zeros((plan.looks, plan.look.size))
-    run = (plan.look_terms, plan.to_dict(), start, kept, known)
+    run = (plan.look_terms, plan.to_dict(), start, storage.part(LOOKS), known)
     return Session(*run, seed=other_seed(seed), unit=unit)
-
-
-def require_room(storage: Storage, mu: float) -> None:
-    """Refuse a run that does not fit into the budget as a whole, looks and steps, before it begins.
-
-    One that has begun is not asked again: what it has spent is in the ledger already.
-    """
-    if not storage or _begun(storage.directory):
-        return
-    path = storage.ledger_path
-    account = read_ledger(path) if os.path.exists(path) and os.path.getsize(path) else Account()
-    limits = [limit for limit in (account.budget, storage.budget and storage.budget.rho) if limit]
-    account.budget = min(limits, default=None)
-    if account.would_exceed(mu):
-        raise BudgetExceeded(
-            f"{path}: this run asks for mu = {mu:g} in all, but of the budget {account.budget:g} only "
-            f"{account.remaining():g} is left ({account.spent():g} spent): nothing was released. Ask "
-            "for a smaller epsilon."
-        )
-
-
-def _begun(directory: str | os.PathLike[str] | None) -> bool:
-    """Whether a run directory holds a run, or parts of one."""
-    if directory is None or not os.path.isdir(directory):
-        return False
-    names = os.listdir(directory)
-    return CURRENT in names or any(os.path.isdir(os.path.join(directory, name)) for name in names)
-
-
-def looks_storage(storage: Storage) -> Storage:
-    """Where the looks of a run are kept: beside it, in the same ledger."""
-    if not storage:
-        return storage
-    directory = storage.directory
-    inside = None if directory is None else os.path.join(directory, "scales")
-    ledger = storage.ledger or os.path.join(directory or "", LEDGER)
-    return Storage(inside, ledger, storage.budget, storage.cohort or storage.word)
 
 
 def other_seed(seed: object) -> int | None:
@@ -130,10 +90,7 @@ def look_at_loss(
 
     def release(points: Points, distance: float) -> Float[np.ndarray, " size"]:
         def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
-            records = data
-            if any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data)):
-                rows, permit = permit.alone()
-                records = jax.tree.map(lambda leaf: leaf[rows], data)
+            permit, records = records_of(permit, data)
             at = (jnp.asarray(points), jnp.asarray(distance))
             return _release(permit, memory, plan.look, loss, space, records, *at)
 
@@ -162,13 +119,9 @@ def _release(
         records = jax.tree.map(lambda leaf: leaf[rows], data)
         return look.vector(jax.vmap(values)(records), distance)
 
-    together = max(1, min(look_batch(permit), _AT_ONCE // look.evaluations))
+    batch = permit.terms.schedule.first_batch
+    together = max(1, min(batch, _AT_ONCE // look.evaluations))
     return permit.release(memory, Kind.GRAD, Contributions(together, of))
-
-
-def look_batch(permit: Permit) -> int:
-    """Records of a look."""
-    return permit.terms.schedule.first_batch
 
 
 def look_at_answers(

@@ -17,7 +17,6 @@ import os
 import threading
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -120,10 +119,8 @@ class Optimizer(Uncopied):
         self._turn, self._scales = threading.RLock(), scales
 
         def known() -> fingerprints.Fingerprints:
-            found = fingerprints.of_questions(
-                cohort, params if scales is None else (params, scales)
-            )
-            return found if data is None else replace(found, data=fingerprints.of_data(data))
+            start = params if scales is None else (params, scales)
+            return fingerprints.of_questions(cohort, start, data)
 
         storage = Storage(checkpoint, ledger, budget, cohort)
         with jax.enable_x64(True):

@@ -42,15 +42,14 @@ def sentence(plan: Plan, history: History, means: Float[np.ndarray, "rounds dim"
     early = steps[: max(2, len(steps) // 16)]
     heard = float(np.mean(early**2)) / noise**2 - 1.0
     doubt = _SURE * math.sqrt(2.0 / (plan.size * len(early)))
-    moves = history.move_norm.ravel()
-    if heard < doubt and not _fell(history, slice(None)):
+    if heard < doubt and not _fell(history):
         return (
             "Lost in noise: the releases show nothing beyond it. More records, a larger epsilon or "
             "fewer parameters would help."
         )
     if plan.preset != "scaled":
-        allowed = float(np.mean(moves[len(moves) // 2 :])) / plan.reach
-        if allowed > 0.9:
+        moves = history.move_norm.ravel()
+        if np.mean(moves[len(moves) // 2 :]) > 0.9 * plan.reach:
             return (
                 "Still travelling: nearly every step was as long as it may be. More steps (passes) or "
                 "a longer reach would help."
@@ -74,14 +73,14 @@ def _straight(points: Float[np.ndarray, "some dim"]) -> float:
     return float(np.linalg.norm(points[-1] - points[0])) / length if length > 0 else 0.0
 
 
-def _fell(history: History, rounds: slice) -> bool:
-    """Whether the loss fell between the halves of these rounds, beyond doubt and by over 1%."""
+def _fell(history: History) -> bool:
+    """Whether the loss fell between the halves of the run, beyond doubt and by over 1%."""
     if history.loss is None or history.loss_std is None:
         return False
-    values = history.loss[rounds].ravel()
+    values = history.loss.ravel()
     half = len(values) // 2
     if half == 0:
         return False
     before, after = float(np.mean(values[:half])), float(np.mean(values[half:]))
     doubt = _SURE * history.loss_std * math.sqrt(2.0 / half)
-    return before - after > max(doubt, 0.01 * abs(float(history.loss.ravel()[0])))
+    return before - after > max(doubt, 0.01 * abs(float(values[0])))

@@ -41,7 +41,8 @@ class RunProgress:
         """
         plan, passes = self._plan, -(-releases // self._plan.schedule.releases_per_pass)
         if passes and not self._bar.disable:
-            mu = plan.terms.mu_per_pass() * math.sqrt(passes)
+            looks = () if plan.look_terms is None else (plan.look_terms.mu(),)
+            mu = accounting.compose([plan.terms.mu_per_pass() * math.sqrt(passes), *looks])
             epsilon = accounting.epsilon(mu, plan.delta, plan.terms.slack())
             spent = f"epsilon {epsilon:.3f} at delta {plan.delta:g}"
             self._bar.update(self._task, completed=rounds, spent=spent, loss=self._loss(told))

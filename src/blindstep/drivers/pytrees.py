@@ -82,6 +82,11 @@ class ParameterSpace:
         return jax.tree.unflatten(self.structure, leaves)
 
 
+def on_disk(data: PyTree) -> bool:
+    """Whether records are read from a file, some at a time."""
+    return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
+
+
 def rounding(params: PyTree) -> float:
     """The norm of what rounding to their own dtypes can do to parameters; 0 for none."""
     arrays = [

@@ -23,7 +23,7 @@ def together(statements: Sequence[Statement]) -> Statement:
 
     Guarantee: runs that are mu_1-, .., mu_k-Gaussian-DP, each whatever the others released, are
     sqrt(sum mu_i^2)-Gaussian-DP together; what holds up to total variations slack_i holds up to their
-    sum. Of what the runs enforce, all is listed.
+    sum. What is enforced is listed part by part: a number of releases is that of its part alone.
     """
     first = statements[0]
     if len(statements) == 1:
@@ -40,7 +40,16 @@ def together(statements: Sequence[Statement]) -> Statement:
         epsilon=epsilon,
         exceeds=accounting.exceeds(mu, epsilon),
         released="; ".join(dict.fromkeys(each.released for each in statements)),
-        enforced=tuple(dict.fromkeys(line for each in statements for line in each.enforced)),
+        enforced=tuple(f"in part {at}, {line}" for at, line in enumerate(_parts(statements), 1)),
         slack=slack,
         seeded=any(each.seeded for each in statements),
     )
+
+
+def _parts(statements: Sequence[Statement]) -> list[str]:
+    """What is enforced in each run, and in each part of a run that has several."""
+    parts = []
+    for each in statements:
+        several = [line.partition(", ")[2] for line in each.enforced if line.startswith("in part ")]
+        parts += several or [", ".join(each.enforced)]
+    return parts

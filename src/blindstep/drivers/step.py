@@ -5,8 +5,9 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
+from blindstep.drivers.pytrees import on_disk
 from blindstep.estimate.probing import Probing, probing_of_answers
 from blindstep.optimize.conversion import Conversion, State, Told
 from blindstep.private.gate import Memory, Permit
@@ -29,6 +30,14 @@ def take_step(
     memory, release = permit.release(memory, kind, probing.contributions(query, batch))
     state, told = machine.tell(state, release, public, probing.frame)
     return memory, state, told
+
+
+def records_of(permit: Permit, data: PyTree) -> tuple[Permit, PyTree]:
+    """The records for a permit, and the permit for them: all, or of a file the permit's alone."""
+    if not on_disk(data):
+        return permit, data
+    rows, permit = permit.alone()
+    return permit, jax.tree.map(lambda leaf: leaf[rows], data)
 
 
 def traced(machine: Conversion) -> Conversion:

@@ -22,13 +22,15 @@ from numpy.typing import ArrayLike
 
 from blindstep.drivers import compiled
 from blindstep.drivers.columns import arrays_of
-from blindstep.drivers.looking import other_seed, require_room
+from blindstep.drivers.looking import other_seed
 from blindstep.drivers.people import by_person
 from blindstep.drivers.pytrees import Loss, ParameterSpace, count_records
 from blindstep.drivers.result import Result
 from blindstep.drivers.statements import together
-from blindstep.drivers.values import known_data, losses_of, measure
-from blindstep.errors import InvalidArgument, answers_typos
+from blindstep.drivers.values import losses_of, measure
+from blindstep.errors import InvalidArgument
+from blindstep.ledger import fingerprints
+from blindstep.ledger.budgets import require_room
 from blindstep.ledger.storage import Storage
 from blindstep.optimize.delta import check_delta
 from blindstep.private.statement import Privacy, Statement
@@ -71,7 +73,6 @@ class Tuned:
         )
 
 
-@answers_typos
 def tune(
     loss: Loss,
     params: PyTree,
@@ -115,9 +116,10 @@ def tune(
     tried = [dict(each) for each in candidates]
     _check(tried, score)
     data = arrays_of(data)
+    records = count_records(by_person(loss, params, data, people, rows)[1])
+    check_delta(privacy, records)
     storage = Storage(checkpoint, ledger, budget)
-    if storage:
-        require_room(storage, privacy.rho)
+    require_room(storage, privacy.rho)
     kept = storage.ledger_path if storage else None
     share = privacy.rho * math.sqrt((1.0 - CHOICE) / len(tried))
     run, results, judged, unit = minimize or compiled.minimize, [], [], ""
@@ -144,15 +146,14 @@ def tune(
         )
         judge, grouped, unit = by_person(score or own["loss"], own["params"], data, people, rows)
         judged.append((judge, results[-1], grouped))
-    check_delta(privacy, count_records(judged[0][2]))
     choice = None if checkpoint is None else os.path.join(checkpoint, "choice")
     means, std, _, said = measure(
         lambda: np.stack([_losses(*each) for each in judged], axis=1),
-        count_records(judged[0][2]),
+        records,
         len(judged),
         Privacy(rho=privacy.rho * math.sqrt(CHOICE), delta=privacy.delta),
         Storage(choice, kept, budget),
-        known_data(data, [result.params for result in results]),
+        lambda: fingerprints.of_questions(None, [result.params for result in results], data),
         None,
         None if seed is None else other_seed(f"{seed} choice"),
         unit,

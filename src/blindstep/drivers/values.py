@@ -20,13 +20,14 @@ from numpy.typing import ArrayLike
 
 from blindstep.drivers.columns import arrays_of
 from blindstep.drivers.evaluators import evaluator
-from blindstep.drivers.looking import looks_storage, other_seed, require_room
+from blindstep.drivers.looking import LOOKS, other_seed
 from blindstep.drivers.people import by_person
 from blindstep.drivers.pytrees import Loss, ParameterSpace, count_records
 from blindstep.drivers.statements import together
 from blindstep.errors import answers_typos, positive
 from blindstep.estimate.looks import FIRST, PLACES, place
 from blindstep.ledger import fingerprints
+from blindstep.ledger.budgets import require_room
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.optimize.delta import check_delta
@@ -102,11 +103,16 @@ def value(
     data, space = arrays_of(data), ParameterSpace.of(params)
     loss, data, unit = by_person(loss, params, data, people, rows)
     check_delta(privacy, count_records(data))
-    known = known_data(data, {"params": params})
-    storage = Storage(checkpoint, ledger, budget)
     (mean,), std, most, said = measure(
         lambda: losses_of(loss, params, space, data)[:, None],
-        *(count_records(data), 1, privacy, storage, known, largest, seed, unit),
+        count_records(data),
+        1,
+        privacy,
+        Storage(checkpoint, ledger, budget),
+        lambda: fingerprints.of_questions(None, params, data),
+        largest,
+        seed,
+        unit,
     )
     return Value(mean, std, most, said)
 
@@ -116,11 +122,6 @@ def losses_of(loss: Loss, params: PyTree, space: ParameterSpace, data: PyTree) -
     with jax.enable_x64(True):
         vector = np.asarray(space.flatten(params))
         return evaluator(loss, space, params, data).each(vector)
-
-
-def known_data(data: PyTree, params: PyTree) -> Callable[[], fingerprints.Fingerprints]:
-    """What must be the same on resuming: the records, and what is evaluated on them."""
-    return lambda: replace(fingerprints.of_questions(None, params), data=fingerprints.of_data(data))
 
 
 def measure(
@@ -146,7 +147,7 @@ def measure(
         if largest is None:
             rest = privacy.rho * math.sqrt(1.0 - _HISTOGRAM)
             terms = _terms(records, PLACES, 1.0, privacy.rho * math.sqrt(_HISTOGRAM))
-            kept, seeded = looks_storage(storage), other_seed(seed)
+            kept, seeded = storage.part(LOOKS), other_seed(seed)
             with Session(
                 terms, plan, jnp.zeros(PLACES), kept, known, seed=seeded, unit=unit
             ) as run:
@@ -159,7 +160,11 @@ def measure(
             means = _release(run, lambda: losses() / most, _clamped)
             said.append(statement(terms, privacy.delta, seeded=run.gate.seeded, unit=unit))
     std = most * float(terms.noise_std)
-    return [most * float(mean) for mean in means], std, most, together(said)
+    released = (
+        "a noisy histogram of the sizes of losses, if there was no public bound, and noisy means"
+    )
+    whole = replace(together(said), released=released)
+    return [most * float(mean) for mean in means], std, most, whole
 
 
 def _terms(records: int, size: int, clip: float, rho: float) -> Terms:

@@ -127,7 +127,8 @@ def of_run(loss: Callable[..., Any], params: PyTree, data: PyTree) -> Fingerprin
     return Fingerprints(of_data(data), start, of_loss(loss, params, data), of_environment(data))
 
 
-def of_questions(cohort: str | None, params: PyTree) -> Fingerprints:
-    """All fingerprints of a run whose data and loss are elsewhere: its data have a name at most."""
+def of_questions(cohort: str | None, params: PyTree, data: PyTree = None) -> Fingerprints:
+    """All fingerprints of a run whose loss is elsewhere; data that are not here have a name at most."""
     start = of_data(jax.tree.map(np.asarray, params))
-    return Fingerprints(sealed_json.fingerprint(cohort), start, "", of_environment())
+    records = sealed_json.fingerprint(cohort) if data is None else of_data(data)
+    return Fingerprints(records, start, "", of_environment())

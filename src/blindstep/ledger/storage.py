@@ -6,8 +6,10 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from blindstep.errors import InvalidArgument
+from blindstep.ledger.checkpoint import CURRENT
 from blindstep.private.statement import Privacy
 
 LEDGER = "ledger.jsonl"
@@ -38,6 +40,21 @@ class Storage:
     def ledger_path(self) -> str:
         """The ledger's path."""
         return os.path.abspath(self.ledger or os.path.join(self.directory or "", LEDGER))
+
+    @property
+    def begun(self) -> bool:
+        """Whether the run directory holds a run, or a part of one (`part`), or of several."""
+        if self.directory is None:
+            return False
+        patterns = (CURRENT, f"*/{CURRENT}", f"*/*/{CURRENT}")
+        return any(True for pattern in patterns for _ in Path(self.directory).glob(pattern))
+
+    def part(self, folder: str) -> Storage:
+        """Where a part of the run is kept: in a folder of its directory, and in the same ledger."""
+        if not self:
+            return self
+        inside = None if self.directory is None else os.path.join(self.directory, folder)
+        return Storage(inside, self.ledger_path, self.budget, self.cohort or self.word)
 
     @property
     def word(self) -> str:

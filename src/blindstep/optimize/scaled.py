@@ -11,18 +11,17 @@ What is left to choose follows from the sizes and the budget:
   show more of the gradient at the same noise.
 - records in a step: all, unless even a few directions for each would take too many evaluations.
 
-docs/self-scaling.md has the measurements behind these numbers.
+The reasons are in docs/decisions.md; `python -m benchmarks.no_knobs` measures how good it is.
 """
 
 from __future__ import annotations
 
 import math
 
-from blindstep.errors import InvalidArgument, count
+from blindstep.errors import count
 from blindstep.estimate.bounds import Clip
 from blindstep.estimate.scales import Finder
 from blindstep.optimize.plan import LOOKS_SHARE, Plan, finished
-from blindstep.private.schedule import MOST_RELEASES
 from blindstep.private.statement import Privacy
 
 # All in natural units: a record's slopes are about 1 long, its loss at the start is about 1.
@@ -46,7 +45,6 @@ def plan_scaled(
     evaluations: int | None = None,
     passes: int | None = None,
     directions: int | None = None,
-    looks: bool = True,
 ) -> Plan:
     """The plan for `records` records and `dim` parameters.
 
@@ -57,12 +55,11 @@ def plan_scaled(
         evaluations: the most evaluations of the loss; 2^24 if left out.
         passes: the most times that the steps go through the records.
         directions: directions in each step.
-        looks: whether the run finds its scales; else natural units are the caller's.
     """
     dim, records = count("dim", dim), count("records", records)
     most = count("evaluations", EVALUATIONS if evaluations is None else evaluations)
-    shape = _look_shape(dim, records, most) if looks else (0, 0)
-    spent = Finder.looks * shape[1] * (1 + 2 * shape[0]) if looks else 0
+    shape = _look_shape(dim, records, most)
+    spent = Finder.looks * shape[1] * (1 + 2 * shape[0])
     steps = _steps(dim, records, privacy.rho * math.sqrt(1 - LOOKS_SHARE))
     wanted = dim if directions is None else count("directions", directions)
     q, batch, steps = _sizes(wanted, directions is not None, records, most - spent, steps)
@@ -94,7 +91,7 @@ def plan_scaled(
         lipschitz=None,
         gap=None,
         privacy=privacy,
-        looks=Finder.looks if looks else 0,
+        looks=Finder.looks,
         look_directions=shape[0],
         look_batch=shape[1],
         curve=CURVE,
@@ -121,8 +118,6 @@ def _sizes(
         q = min(wanted, _FEWEST_DIRECTIONS, for_each)
         q = 1 if evaluations <= 4 * records else q  # questions to people: a pair for each
     batch = max(1, min(records, for_each // q))
-    if steps * batch > MOST_RELEASES:
-        raise InvalidArgument(f"{steps} steps of {batch} records are too many: fewer evaluations.")
     return q, batch, steps
 
 
@@ -139,14 +134,10 @@ def _look_shape(dim: int, records: int, evaluations: int) -> tuple[int, int]:
 def _notes(plan: Plan) -> tuple[str, ...]:
     """What a reader of the plan should know."""
     share = plan.curve**2 / (1 + plan.curve**2)
-    notes = [
+    return (
         f"{plan.rounds * plan.horizon} steps fall from {plan.reach:.3g} to 0 natural units; about "
         f"{plan.evaluations:,} evaluations of the loss; {share:.0%} of each step's budget shows the "
-        "mean loss."
-    ]
-    if plan.looks:
-        notes.append(
-            f"{plan.looks} looks, with {LOOKS_SHARE:.0%} of rho^2, find the unit of the loss and the "
-            "length of each parameter's unit."
-        )
-    return tuple(notes)
+        "mean loss.",
+        f"{plan.looks} looks, with {LOOKS_SHARE:.0%} of rho^2, find the unit of the loss and the "
+        "length of each parameter's unit.",
+    )
