@@ -274,7 +274,11 @@ def made(name: str) -> Problem:
 
 
 def in_units(problem: Problem, units: Units) -> Problem:
-    """The same problem with features, loss and parameters in other units; scores stay points."""
+    """The same problem with features, loss and parameters in other units; scores stay points.
+
+    What multiplies the features starts smaller by as much as they are larger: a network that started
+    from the same numbers would be another network, with outputs 100 times as large.
+    """
 
     def inside(params: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: units.parameters * leaf, params)
@@ -284,9 +288,12 @@ def in_units(problem: Problem, units: Units) -> Problem:
         return {**given, "features": scaled}
 
     def start(seed: int) -> PyTree:
-        return jax.tree.map(
-            lambda leaf: (leaf / units.parameters).astype(leaf.dtype), problem.start(seed)
-        )
+        made = problem.start(seed)
+        if isinstance(made, dict):
+            made = {**made, "first": made["first"] / units.features}
+        else:
+            made = made / units.features
+        return jax.tree.map(lambda leaf: (leaf / units.parameters).astype(leaf.dtype), made)
 
     return dataclasses.replace(
         problem,

@@ -47,7 +47,7 @@ def test_plan_json():
 def test_a_plan_without_a_radius_finds_its_scales():
     sizes = ("plan", "--records", "10000", "--dim", "20", "--epsilon", "1", "--delta", "1e-6")
     out = json.loads(run(*sizes, "--json").stdout)
-    assert (out["preset"], out["looks"], out["tolerance"]) == ("scaled", 3, None)
+    assert (out["preset"], out["looks"], out["tolerance"]) == ("scaled", 4, None)
     fewer = json.loads(run(*sizes, "--evaluations", "1000000", "--json").stdout)
     work = [
         math.prod(each[name] for name in ("directions", "first_batch", "rounds", "horizon"))

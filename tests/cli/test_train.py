@@ -76,7 +76,7 @@ def test_a_problem_file_is_trained_on(folder):
     again = train("--json", fixed=ALONE)
     told = json.loads(again.stdout)
     assert told["privacy"]["epsilon"] <= 4
-    assert (told["plan"]["preset"], told["plan"]["looks"]) == ("scaled", 3)
+    assert (told["plan"]["preset"], told["plan"]["looks"]) == ("scaled", 4)
     assert told["outcome"] in done.stdout
     assert (folder / "problem-result" / "params.npz").read_bytes() == before
     assert (folder / "problem-run" / "ledger.jsonl").read_bytes() == ledger

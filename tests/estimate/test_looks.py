@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blindstep.estimate.looks import FIRST, PLACES, Look
-from blindstep.estimate.scales import Finder, Scales
+from blindstep.estimate.scales import Finder, Scales, along
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def _float64():
     ],
 )
 def test_a_records_vector_is_never_longer_than_the_clip(values, directions):
-    look = Look(3, directions)
+    look = Look((3,), directions)
     vector = np.asarray(look.vector(jnp.asarray(values[: look.evaluations]), 0.1))
     assert vector.shape == (look.size,)
     if np.all(np.isfinite(vector)):
@@ -38,7 +38,7 @@ def test_a_records_vector_is_never_longer_than_the_clip(values, directions):
 
 
 def test_rows_of_a_batch_do_not_touch_each_other():
-    look, values = Look(3, 3), np.random.default_rng(1).normal(size=(5, 7))
+    look, values = Look((3,), 3), np.random.default_rng(1).normal(size=(5, 7))
     spoiled = values.copy()
     spoiled[2] = np.nan
     before, after = (np.asarray(look.vector(jnp.asarray(v), 0.5)) for v in (values, spoiled))
@@ -48,24 +48,24 @@ def test_rows_of_a_batch_do_not_touch_each_other():
 
 def test_the_places_are_those_of_the_logarithms():
     # f = 3 at the start, slopes (0.6, 0, 0): log2 3 and log2 0.6.
-    look = Look(3, 3)
+    look = Look((3,), 3)
     vector = look.vector(jnp.asarray([3.0, 3.3, 3, 3, 2.7, 3, 3]), 0.5)
     parts, places = look.parts(np.asarray(vector)), np.arange(PLACES) + FIRST
     assert np.flatnonzero(parts.values).tolist() == [1 - FIRST, 2 - FIRST]
-    assert np.flatnonzero(parts.slopes).tolist() == [-1 - FIRST, -FIRST]
+    assert np.flatnonzero(parts.slopes[0]).tolist() == [-1 - FIRST, -FIRST]
     assert places @ parts.values == pytest.approx(np.log2(3))
-    assert places @ parts.slopes == pytest.approx(np.log2(0.6))
+    assert places @ parts.slopes[0] == pytest.approx(np.log2(0.6))
     np.testing.assert_allclose(parts.shares, [1, 0, 0])
-    assert len(parts.slopes) == PLACES
+    assert parts.slopes.shape == (1, PLACES)
 
 
 def looked(loss, dim, records, start=None, noise=0.0, factor=1.0):
     """The scales that a finder reads from the means over records, with this much noise."""
-    random, look = np.random.default_rng(2), Look(dim, dim)
+    random, look = np.random.default_rng(2), Look((dim,), dim)
     start = np.zeros(dim) if start is None else start
     finder = Finder(look, start, max(noise, 1e-9))
     for number in range(finder.looks):
-        points = start + finder.lengths * look.offsets(finder.distance, number)
+        points = start + along(finder.axes, look.offsets(finder.distance, number))
         values = factor * np.stack([[loss(p, r) for p in points] for r in records])
         mean = np.asarray(look.vector(jnp.asarray(values), finder.distance)).mean(axis=0)
         finder.take(mean + noise * random.standard_normal(look.size))

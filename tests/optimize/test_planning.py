@@ -97,7 +97,7 @@ def test_derived_numbers_are_those_of_the_gates_terms(given):
 def test_fields_are_choices_and_nothing_derived():
     names = {field.name for field in dataclasses.fields(Plan)}
     asked = {field.name for field in dataclasses.fields(Choices)}
-    looks = {"looks", "look_directions", "look_batch", "curve"}
+    looks = {"looks", "look_leaves", "look_directions", "look_batch", "look_share", "curve"}
     assert names - asked == {"preset", "records", "notes"} | looks
     # Replacing a choice moves everything that follows from it.
     made = plan(**SMALL)
@@ -188,7 +188,7 @@ def test_typos_are_answered_in_the_words_of_what_was_called():
     assert "lipschitz" in inspect.signature(plan).parameters
     assert "Plan a run" in (plan.__doc__ or "")
     spelled = {each.name for each in dataclasses.fields(Choices)}
-    assert spelled | {"records", "tolerance", "preset"} == set(inspect.signature(plan).parameters)
+    assert spelled | {"records", "tolerance", "preset", "leaves", "questions"} == set(inspect.signature(plan).parameters)
 
 
 # -- from a tolerance to records --------------------------------------------------------------

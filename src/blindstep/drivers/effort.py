@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from blindstep.drivers.pytrees import Loss, check_loss
 
 # Operations in a minute on two cores, for losses of small matrices under XLA.
-_OPERATIONS = 4e11
+_OPERATIONS = 1.6e12
 # An evaluation costs at least so many, whatever is computed.
 _LEAST = 64.0
 _SECONDS = 60.0

@@ -21,7 +21,7 @@ from blindstep.drivers.error_checks import voiding
 from blindstep.drivers.pytrees import Loss, ParameterSpace
 from blindstep.drivers.step import records_of
 from blindstep.estimate.looks import Look
-from blindstep.estimate.scales import Finder, Scales
+from blindstep.estimate.scales import Finder, Scales, along
 from blindstep.ledger.budgets import require_room
 from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.session import Session
@@ -34,7 +34,7 @@ Points = Float[np.ndarray, "evaluations dim"]
 Answers = Float[np.ndarray, "batch evaluations"]
 # The folder of the run directory in which looks are kept.
 LOOKS = "scales"
-# Losses held at once: 2^20 float64 are 8 MiB.
+# Losses, or entries of vectors, held at once: 2^20 float64 are 8 MiB.
 _AT_ONCE = 2**20
 
 
@@ -76,7 +76,7 @@ def scales_from(
     for number in range(plan.looks):
         if number >= session.position:
             offsets = look.offsets(finder.distance, seed=number)
-            released[number] = release(origin + finder.lengths * offsets, finder.distance)
+            released[number] = release(origin + along(finder.axes, offsets), finder.distance)
             with jax.enable_x64(True):
                 session.after(jnp.asarray(released), gate.position, dict)
         finder.take(released[number])
@@ -120,7 +120,7 @@ def _release(
         return look.vector(jax.vmap(values)(records), distance)
 
     batch = permit.terms.schedule.first_batch
-    together = max(1, min(batch, _AT_ONCE // look.evaluations))
+    together = max(1, min(batch, _AT_ONCE // max(look.evaluations, look.size)))
     return permit.release(memory, Kind.GRAD, Contributions(together, of))
 
 
@@ -156,7 +156,7 @@ def _release_answers(
     distance: Any,
 ) -> tuple[Memory, Float[Array, " size"]]:
     contributions = Contributions(
-        max(1, min(len(answers), _AT_ONCE // look.evaluations)),
+        max(1, min(len(answers), _AT_ONCE // max(look.evaluations, look.size))),
         lambda _, places: look.vector(answers[places], distance),
     )
     return permit.release(memory, Kind.GRAD, contributions)

@@ -13,7 +13,7 @@ from blindstep.estimate.scales import Scales
 
 
 class InNaturalUnits(eqx.Module):
-    """The loss of natural coordinates v: loss(origin + lengths v) / unit.
+    """The loss of natural coordinates v: loss(origin + A v) / unit.
 
     Its arrays are traced, so that runs with other scales share a compiled program.
     """

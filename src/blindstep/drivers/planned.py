@@ -82,7 +82,7 @@ def _plan_for(
             if earlier is not None:
                 return earlier
             given["evaluations"] = None if effort is None else effort()
-        return make_plan(**sizes, **given)
+        return make_plan(**sizes, leaves=space.sizes, **given)
     if given:
         names = ", ".join(given)
         raise InvalidArgument(

@@ -60,6 +60,11 @@ class ParameterSpace:
         )
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many numbers each leaf has, of those that have any."""
+        return tuple(size for size in map(math.prod, self.shapes) if size)
+
+    @property
     def dim(self) -> int:
         """The number of parameters."""
         return sum(math.prod(shape) for shape in self.shapes)

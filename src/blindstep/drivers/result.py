@@ -53,7 +53,7 @@ class Result:
         """How the run went and what would help, in a sentence or two, from releases alone."""
         points = self.means
         if self.scales is not None:
-            points = (points - np.asarray(self.scales.origin)) / np.asarray(self.scales.lengths)
+            points = self.scales.natural(points)
         return outcome.sentence(self.plan, self.history, points)
 
     @property

@@ -1,14 +1,16 @@
 """Looks: what a run asks its records for first, to find the scales of the problem.
 
 A record evaluates the loss f at the start and at pairs of points around it, along directions u_j at
-distance h, and hands three things to the gate:
+distance h, each within one leaf of the parameters, and hands these things to the gate:
 
-- a 1, around the place of log2 of the length of its slopes c_j = (f(+ h u_j) - f(- h u_j)) / 2h;
+- for each leaf a 1, around the place of log2 of the length of its slopes in it,
+  c_j = (f(+ h u_j) - f(- h u_j)) / 2h;
 - a 1, around the place of log2 |f| at the start;
-- where the directions are the axes: the shares c_j^2 / |c|^2 of its slopes, which add up to 1.
+- where the directions are the axes: the shares c_j^2 / |c|^2 of its slopes, which add up to 1, and
+  of few axes all products c_j c_k / |c|^2: a matrix of Frobenius norm 1.
 
-So its vector is at most sqrt(3) long, whatever the loss does. The mean over the records is two
-histograms and the mean shares. `scales` reads the noisy mean.
+So its vector is at most sqrt(leaves + 2) long, whatever the loss does. The mean over the records is
+histograms and the mean shares or products. `scales` reads the noisy mean.
 """
 
 from __future__ import annotations
@@ -24,58 +26,82 @@ from jaxtyping import Array, Float
 
 # Places of the histograms: powers of two from 2^-40 on.
 PLACES, FIRST = 80, -40
+# Of more axes than this the products would be too many to hold, and mostly noise.
+MOST_CROSSED = 128
 
 
 class Parts(NamedTuple):
     """What a release of a look is made of."""
 
-    slopes: Float[np.ndarray, " places"]  # histogram of log2 |c|
+    slopes: Float[np.ndarray, "leaves places"]  # histograms of log2 |c|, one for each leaf
     values: Float[np.ndarray, " places"]  # histogram of log2 |f|
     shares: Float[np.ndarray, " dim"] | None  # mean shares of the axes; None along other directions
+    products: Float[np.ndarray, "dim dim"] | None  # mean c c' / |c|^2; None of other or too many axes
 
 
 class Look(eqx.Module):
     """How a record's values become its vector.
 
     Attributes:
-        dim: d, the number of parameters.
-        directions: m, along which pairs of points lie; d means the axes.
+        leaves: how many parameters each leaf has.
+        each: along how many directions pairs of points lie in a leaf; its axes, if it has no more.
     """
 
-    dim: int = eqx.field(static=True)
-    directions: int = eqx.field(static=True)
+    leaves: tuple[int, ...] = eqx.field(static=True)
+    each: int = eqx.field(static=True)
+
+    @property
+    def dim(self) -> int:
+        """d, the number of parameters."""
+        return sum(self.leaves)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many directions each leaf has."""
+        return tuple(min(self.each, size) for size in self.leaves)
 
     @property
     def axes(self) -> bool:
         """Whether the directions are the axes."""
-        return self.directions == self.dim
+        return self.counts == self.leaves
+
+    @property
+    def crossed(self) -> bool:
+        """Whether the slopes along different axes are multiplied."""
+        return self.axes and self.dim <= MOST_CROSSED
 
     @property
     def size(self) -> int:
         """Length of a record's vector."""
-        return 2 * PLACES + (self.dim if self.axes else 0)
+        crossed = self.dim * (self.dim - 1) // 2 if self.crossed else 0
+        return (len(self.leaves) + 1) * PLACES + (self.dim if self.axes else 0) + crossed
 
     @property
     def clip(self) -> float:
         """The longest that a record's vector can be."""
-        return math.sqrt(3.0 if self.axes else 2.0)
+        return math.sqrt(len(self.leaves) + 1.0 + self.axes)
 
     @property
     def evaluations(self) -> int:
         """Evaluations of the loss that a look asks of a record."""
-        return 1 + 2 * self.directions
+        return 1 + 2 * sum(self.counts)
 
     def offsets(self, distance: float, seed: int) -> Float[np.ndarray, "evaluations dim"]:
         """Where to evaluate, from the start on: 0, then + h u_j, then - h u_j.
 
         Other directions than the axes are orthonormal and random: public, from a public seed.
         """
-        if self.axes:
-            directions = np.eye(self.dim)
-        else:
-            random = np.random.default_rng(seed).standard_normal((self.dim, self.directions))
-            directions = np.linalg.qr(random)[0].T
-        return distance * np.concatenate([np.zeros((1, self.dim)), directions, -directions])
+        chance, directions, first = np.random.default_rng(seed), [], 0
+        for size, number in zip(self.leaves, self.counts, strict=True):
+            block = np.zeros((number, self.dim))
+            within = np.eye(size)
+            if number < size:
+                within = np.linalg.qr(chance.standard_normal((size, number)))[0].T
+            block[:, first : first + size] = within
+            directions.append(block)
+            first += size
+        every = np.concatenate(directions)
+        return distance * np.concatenate([np.zeros((1, self.dim)), every, -every])
 
     def vector(
         self, values: Float[Array, "*records evaluations"], distance: Float[Array, ""] | float
@@ -87,23 +113,39 @@ class Look(eqx.Module):
         """
         values = values.astype(jnp.float64)
         start, pairs = values[..., 0], values[..., 1:]
-        slopes = (pairs[..., : self.directions] - pairs[..., self.directions :]) / (2.0 * distance)
+        number = sum(self.counts)
+        slopes = (pairs[..., :number] - pairs[..., number:]) / (2.0 * distance)
         largest = jnp.max(jnp.abs(slopes), axis=-1, keepdims=True)
         relative = slopes / jnp.where(largest > 0, largest, 1.0)  # squares that do not overflow
         square = jnp.sum(relative**2, axis=-1, keepdims=True)
-        # Of d directions these are m: the whole slope is longer by sqrt(d / m).
-        length = largest * jnp.sqrt(square * (self.dim / self.directions))
-        parts = [place(length[..., 0]), place(jnp.abs(start))]
+        cuts = np.cumsum(self.counts)[:-1]
+        parts = [
+            # Of n directions in the leaf these are m: the whole slope is longer by sqrt(n / m).
+            place(largest[..., 0] * jnp.sqrt(jnp.sum(leaf**2, axis=-1) * (size / leaf.shape[-1])))
+            for size, leaf in zip(self.leaves, jnp.split(relative, cuts, axis=-1), strict=True)
+        ]
+        parts.append(place(jnp.abs(start)))
+        unit = relative * jax.lax.rsqrt(jnp.where(square > 0, square, 1.0))
         if self.axes:
-            parts.append(relative**2 / jnp.where(square > 0, square, 1.0))
-        finite = jnp.all(jnp.isfinite(values), axis=-1, keepdims=True) & jnp.isfinite(length)
+            parts.append(unit**2)
+        if self.crossed:
+            # A product stands in the matrix twice, and here once, times sqrt(2): the same norm.
+            row, column = np.triu_indices(self.dim, 1)
+            parts.append(math.sqrt(2.0) * unit[..., row] * unit[..., column])
+        finite = jnp.all(jnp.isfinite(values), axis=-1, keepdims=True) & jnp.isfinite(largest)
         return jnp.where(finite, jnp.concatenate(parts, axis=-1), jnp.nan)
 
     def parts(self, release: Float[np.ndarray, " size"]) -> Parts:
         """A release cut into its parts."""
-        release = np.asarray(release)
-        shares = release[2 * PLACES :] if self.axes else None
-        return Parts(release[:PLACES], release[PLACES : 2 * PLACES], shares)
+        release, leaves = np.asarray(release), len(self.leaves)
+        histograms = release[: (leaves + 1) * PLACES].reshape(leaves + 1, PLACES)
+        rest = release[(leaves + 1) * PLACES :]
+        shares, products = (rest[: self.dim] if self.axes else None), None
+        if self.crossed:
+            products = np.diag(rest[: self.dim]).copy()
+            row, column = np.triu_indices(self.dim, 1)
+            products[row, column] = products[column, row] = rest[self.dim :] / math.sqrt(2.0)
+        return Parts(histograms[:-1], histograms[-1], shares, products)
 
 
 def place(size: Float[Array, "*records"]) -> Float[Array, "*records places"]:

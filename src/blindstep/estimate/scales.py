@@ -3,13 +3,16 @@
 Three scales are unknown when a user brings a loss. All follow from what the looks release:
 
     unit    u: the size of a record's loss at the start, from the histogram of log2 |f|;
-    slope   C: the length of a record's slopes, from the histogram of log2 |c|;
-    lengths l_j: u / C, the distance over which a slope of that size uses up such a loss (a Polyak
-            step), divided by how much of the slopes coordinate j has, from the mean shares.
+    slope   C: the length of a record's slopes, from the histograms of log2 |c| in each leaf;
+    axes    A: u / C is the distance over which a slope of that size uses up such a loss (a Polyak
+            step). Leaves get units in which their slopes are alike. Coordinates with much of the
+            slopes get shorter units than others, from the mean
+            shares; and directions in which the slopes of nearly all records agree get shorter ones,
+            from the mean products (columns that move together, or far from 0).
 
-In natural units, x_j = start_j + l_j v_j and f / u, losses and slopes are about 1. So one plan fits
-all problems, and features times 100, a loss times 1,000 or parameters times 0.01 change nothing but
-these numbers. All of this is public: functions of releases.
+In natural units, x = start + A v and f / u, losses and slopes are about 1. So one plan fits all
+problems, and features times 100, a loss times 1,000 or parameters times 0.01 change nothing but these
+numbers. All of this is public: functions of releases.
 """
 
 from __future__ import annotations
@@ -23,11 +26,13 @@ from jaxtyping import Array, Float
 
 from blindstep.estimate.looks import FIRST, Look, Parts
 
-# Coordinates with less than this share of the mean count as if they had it, look by look: rare
-# features would otherwise get mostly noise.
-_LEAST_SHARES = (1.0, 0.1, 0.3)
+# How many looks there are. The first finds where to probe, each of the others corrects what the ones
+# before it found.
+_LOOKS = 4
 # How many standard deviations the shares must vary above their noise to be believed.
 _SURE = 3.0
+# Directions with less than this share of the mean get no longer units than those with it.
+_LEAST_EIGENVALUE = 0.1
 # Less than this share of records moved by the probes: they are too close.
 _TOO_FEW = 0.2
 # Noise on a place of a histogram beyond which its shape is not to be read.
@@ -42,23 +47,39 @@ _FARFETCHED = 0.2
 
 
 class Scales(eqx.Module):
-    """Natural units: x = origin + lengths v, and losses in units of `unit`.
+    """Natural units: x = origin + A v, and losses in units of `unit`.
 
     Attributes:
         origin: where the natural coordinates are 0: the start.
-        lengths: the length of each coordinate's unit.
+        axes: A. Its columns are the natural axes; a vector is the diagonal of A.
         unit: the unit of the loss.
         jumps: whether the loss is a staircase: slopes grow as probes come closer.
     """
 
     origin: Float[Array | np.ndarray, " dim"]
-    lengths: Float[Array | np.ndarray, " dim"]
+    axes: Float[Array | np.ndarray, "dim dim"] | Float[Array | np.ndarray, " dim"]
     unit: Float[Array | np.ndarray, ""]
     jumps: bool = eqx.field(static=True)
 
+    @property
+    def lengths(self) -> Float[np.ndarray, " dim"]:
+        """How far each parameter moves in a natural step of length 1 that moves it most."""
+        axes = np.asarray(self.axes)
+        return axes if axes.ndim == 1 else np.linalg.norm(axes, axis=1)
+
     def place(self, natural: Float[Array | np.ndarray, "*points dim"]) -> Any:
         """The user's parameters at natural coordinates."""
-        return self.origin + self.lengths * natural
+        return self.origin + along(self.axes, natural)
+
+    def natural(self, points: Float[np.ndarray, "*points dim"]) -> Float[np.ndarray, "*points dim"]:
+        """The natural coordinates of the user's parameters."""
+        moved, axes = points - np.asarray(self.origin), np.asarray(self.axes)
+        return moved / axes if axes.ndim == 1 else np.linalg.solve(axes, moved[..., None])[..., 0]
+
+
+def along(axes: Any, natural: Any) -> Any:
+    """A v, for each of some v; a vector is the diagonal of A."""
+    return axes * natural if axes.ndim == 1 else natural @ axes.T
 
 
 class Finder:
@@ -67,19 +88,18 @@ class Finder:
     Attributes:
         looks: how many there are.
         distance: h of the next look.
-        lengths: relative lengths of the coordinates in the next look; probes lie at
-            origin + lengths * offsets.
+        axes: A of the next look, up to a factor: probes lie at origin + A offset.
     """
 
-    looks = len(_LEAST_SHARES)
+    looks = _LOOKS
 
     def __init__(self, look: Look, origin: Float[np.ndarray, " dim"], noise: float) -> None:
         """`noise` is the standard deviation on each coordinate of a release."""
         self._look, self._noise, self._origin = look, noise, origin
         self.distance = _FIRST_DISTANCE * max(1.0, float(np.linalg.norm(origin)))
-        self.lengths = np.ones(look.dim)
+        self.axes = np.eye(look.dim) if look.crossed else np.ones(look.dim)
         self._values, self._taken = np.zeros(()), 0
-        self._slopes: list[tuple[float, float]] = []  # (h, slope) along equal lengths
+        self._slopes: list[tuple[float, float]] = []  # (h, slope) of each look that saw one
         self._slope, self._at, self._silent = 1.0, self.distance, False
 
     def take(self, release: Float[np.ndarray, " size"]) -> None:
@@ -91,13 +111,18 @@ class Finder:
         self._unit = _heaviest(self._values, noise)
         # A loss that is 0 for nearly everybody has no size of its own at the start.
         self._sized = _around_heaviest(self._values) > max(_TOO_FEW * self._taken, 3.0 * noise)
-        if _around_heaviest(parts.slopes) < max(_TOO_FEW, 2.0 * self._noise):
+        weight = np.array([_around_heaviest(leaf) for leaf in parts.slopes])
+        seen = weight >= max(_TOO_FEW, 2.0 * self._noise)
+        if not np.any(seen):
             self._silent = True
             self.distance *= _FARTHER
             return
-        self._slope, self._at = _heaviest(parts.slopes, self._noise), self.distance
+        sizes = np.array([_heaviest(leaf, self._noise) for leaf in parts.slopes])
+        self._slope, self._at = float(np.linalg.norm(sizes[seen])), self.distance
         self._slopes.append((self.distance, self._slope))
-        self._stretch(parts)
+        if len(self._slopes) > 1:
+            self._even(sizes, seen)
+            self._stretch(parts)
         self.distance = self._length()
         first = self._slopes[0][0]
         if len(self._slopes) == 1 and abs(math.log2(self.distance / first)) < 2.0:
@@ -112,7 +137,7 @@ class Finder:
         else:
             length = self._length()
             unit = self._slope * length
-        return Scales(self._origin, length * self.lengths, np.asarray(unit), self._jumps())
+        return Scales(self._origin, length * self.axes, np.asarray(unit), self._jumps())
 
     def _length(self) -> float:
         """The distance over which a slope uses up a loss; without a loss to go by, that of a guess."""
@@ -132,21 +157,52 @@ class Finder:
         grown, closer = math.log(after / before), math.log(far / near)
         return grown / closer > 0.5 if closer != 0 else False
 
-    def _stretch(self, parts: Parts) -> None:
-        """Longer units for coordinates with little of the slopes, shorter for those with much.
-
-        The shares are drawn towards their mean by as much as noise explains how they vary.
-        """
-        if parts.shares is None or len(self._slopes) < 2:
+    def _even(self, sizes: Float[np.ndarray, " leaves"], seen: np.ndarray) -> None:
+        """Units of the leaves in which the slopes along a coordinate are alike in all of them."""
+        leaves = np.array(self._look.leaves)
+        if np.sum(seen) < 2:
             return
-        dim, least = len(parts.shares), _LEAST_SHARES[self._taken - 1]
+        along_one = sizes / np.sqrt(leaves)
+        usual = self._slope / math.sqrt(float(np.sum(leaves[seen])))
+        self.axes = self.axes * np.repeat(np.where(seen, usual / along_one, 1.0), leaves)
+
+    def _stretch(self, parts: Parts) -> None:
+        """Shorter units for coordinates with more than their share of the slopes.
+
+        The shares are drawn towards their mean by as much as noise explains how they vary. Those below
+        the mean are left alone: longer units for rare features would mostly take in noise.
+        """
+        if parts.shares is None:
+            return
+        dim = len(parts.shares)
         off = dim * (parts.shares - np.mean(parts.shares))
         noise = (1.0 + _SURE * math.sqrt(2.0 / dim)) * dim * (dim * self._noise) ** 2
         believed = max(0.0, 1.0 - noise / max(float(np.sum(off**2)), 1e-300))
         shares = 1.0 + believed * off
-        stretch = 1.0 / np.sqrt(np.maximum(shares, least))
-        self.lengths = self.lengths * stretch
-        self._slope *= math.sqrt(float(np.mean(np.maximum(shares, least / 4.0) * stretch**2)))
+        stretch = 1.0 / np.sqrt(np.maximum(shares, 1.0))
+        self.axes = self.axes * stretch
+        left = float(np.mean(np.maximum(shares, 0.25) * stretch**2))
+        self._slope *= math.sqrt(left)
+        if parts.products is not None:
+            self._turn(stretch[:, None] * parts.products * stretch / left, stretch / math.sqrt(left))
+
+    def _turn(
+        self, products: Float[np.ndarray, "dim dim"], stretch: Float[np.ndarray, " dim"]
+    ) -> None:
+        """Shorter units along directions that most slopes agree in: eigenvectors of the products.
+
+        Noise on entry (j, k) has a standard deviation in proportion to `stretch` j and k. The
+        eigenvalues of such noise reach sqrt(2) max(stretch) |stretch| times that of a release. What is
+        below that, or below a tenth of the mean 1 / d, counts as if it were there.
+        """
+        dim, longest = len(products), float(np.max(stretch))
+        values, vectors = np.linalg.eigh(products)
+        edge = longest * (math.sqrt(2.0) * float(np.linalg.norm(stretch)) + _SURE * longest)
+        least = max(edge * self._noise, _LEAST_EIGENVALUE / dim)
+        shorter = np.sqrt(least / np.maximum(values, least))
+        self.axes = self.axes @ ((vectors * shorter) @ vectors.T)
+        gone = float(np.sum(values * (1.0 - shorter**2)))
+        self._slope *= math.sqrt(min(max(1.0 - gone, 1.0 / dim), 1.0))
 
 
 def _around_heaviest(counts: Float[np.ndarray, " places"]) -> float:

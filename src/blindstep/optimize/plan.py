@@ -39,8 +39,6 @@ _COUNTS = (
 _AMOUNTS = ("smoothing", "radius", "reach", "lipschitz", "gap")
 # The largest amount, and one over the smallest: quotients of a user's amounts and counts fit.
 _MOST = 1e60
-# The share of rho^2 that looks spend: a run with the rest has 8% more noise.
-LOOKS_SHARE = 0.15
 
 
 class PastTheMost(InvalidArgument):
@@ -80,8 +78,10 @@ class Plan:
         notes: what a reader should know, one sentence each.
         looks: releases before the first step, from which the run finds its scales; 0: none. Amounts
             above are then in natural units (`estimate.scales`).
-        look_directions: m, directions of a look.
+        look_leaves: the number of parameters in each part that a look tells from the others.
+        look_directions: m, directions of a look in each of them.
         look_batch: records of a look.
+        look_share: the share of rho^2 that the looks spend together.
         curve: weight of the loss in each release, whose mean is then part of the history; 0: none.
     """
 
@@ -106,8 +106,10 @@ class Plan:
     privacy: Privacy
     notes: tuple[str, ...] = ()
     looks: int = 0
+    look_leaves: tuple[int, ...] = ()
     look_directions: int = 0
     look_batch: int = 0
+    look_share: float = 0.0
     curve: float = 0.0
 
     def __post_init__(self) -> None:
@@ -124,8 +126,16 @@ class Plan:
                 f"curve {self.curve:g}: a weight from 0 to 1, in a plan of gradients alone (period 1) "
                 "along shared directions, with a clip. Leave it out."
             )
-        if (self.looks > 0) != (self.look_directions * self.look_batch > 0):
-            raise InvalidArgument("looks, look_directions and look_batch go together: give all.")
+        if not 0.0 <= finite("look_share", self.look_share) < 1.0:
+            raise InvalidArgument(f"look_share {self.look_share:g}: a share from 0 to below 1.")
+        for leaf in self.look_leaves:
+            count("look_leaves", leaf)
+        if (self.looks > 0) != (self.look_directions * self.look_batch * self.look_share > 0):
+            raise InvalidArgument(
+                "looks, look_directions, look_batch and look_share go together: give all."
+            )
+        if sum(self.look_leaves) != (self.dim if self.looks else 0):
+            raise InvalidArgument("look_leaves must add up to dim in a plan with looks.")
         if self.horizon % self.period:
             raise InvalidArgument(
                 f"horizon {self.horizon} is not a multiple of the period {self.period}: a round is "
@@ -227,12 +237,12 @@ class Plan:
     @property
     def steps_rho(self) -> float:
         """The budget of the steps: the looks have their share of rho^2."""
-        return self.rho * math.sqrt(1.0 - LOOKS_SHARE) if self.looks else self.rho
+        return self.rho * math.sqrt(1.0 - self.look_share)
 
     @property
     def look(self) -> Look:
         """What a look asks of a record."""
-        return Look(self.dim, self.look_directions)
+        return Look(self.look_leaves, self.look_directions)
 
     @cached_property
     def look_terms(self) -> Terms | None:
@@ -241,7 +251,7 @@ class Plan:
             return None
         batch, look = self.look_batch, self.look
         schedule = Schedule(self.records, batch, batch, 1, self.looks)
-        rho = self.rho * math.sqrt(LOOKS_SHARE)
+        rho = self.rho * math.sqrt(self.look_share)
         return calibrated(schedule, Independent(1), look.size, look.clip, look.clip, rho)
 
     @property

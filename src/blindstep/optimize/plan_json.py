@@ -34,7 +34,7 @@ def choices_of(plan: Plan) -> dict[str, Any]:
     """The fields of a plan, ready for JSON; bounds not in force are left out."""
     made = asdict(plan)
     made["bounds"] = {name: at for name, at in made["bounds"].items() if at != math.inf}
-    made["notes"] = list(plan.notes)
+    made |= {"notes": list(plan.notes), "look_leaves": list(plan.look_leaves)}
     return made | made.pop("privacy")
 
 
@@ -93,8 +93,9 @@ def _value(name: str, value: Any, hint: Any) -> Any:
         return finite(name, value)
     if hint is Bounds and isinstance(value, dict) and value.keys() <= Bounds.__annotations__.keys():
         return Bounds(**{each: finite(each, number) for each, number in value.items()})
-    if hint == tuple[str, ...] and isinstance(value, list):
-        return tuple(_value(name, each, str) for each in value)
+    for each_hint in (str, int):
+        if hint == tuple[each_hint, ...] and isinstance(value, list):
+            return tuple(_value(name, each, each_hint) for each in value)
     if (hint == float | None) or (hint is str and isinstance(value, str)):
         return value
     raise _refused(f"{name} cannot be {value!r}")

@@ -19,6 +19,7 @@ from blindstep.optimize.delta import check_delta
 from blindstep.optimize.klt import plan_klt
 from blindstep.optimize.paper import plan_paper, theorem_plan
 from blindstep.optimize.plan import PastTheMost, Plan
+from blindstep.optimize.questions import plan_questions
 from blindstep.optimize.scaled import plan_scaled
 from blindstep.optimize.tight import plan_tight
 from blindstep.private.schedule import MOST_RELEASES, MOST_RELEASES_IN_A_BLOCK
@@ -61,6 +62,8 @@ def plan(
     sharing: str | None = None,
     smoothing: float | None = None,
     reach: float | None = None,
+    leaves: tuple[int, ...] | None = None,
+    questions: int | None = None,
 ) -> Plan:
     """Plan a run: from `records` to the tolerance they buy, or from `tolerance` to records needed.
 
@@ -99,6 +102,10 @@ def plan(
         sharing: who has the same directions: each "record" its own, or one frame for a "block".
         smoothing: smoothing radius (h).
         reach: the longest step (D).
+        leaves: sizes of the arrays that the parameters are made of, for a plan without a radius:
+            layers of very different slopes get units of their own.
+        questions: how many questions each person answers, for a plan without a radius of a run
+            through `blindstep.Optimizer`; `bounds` is then the range of an answer.
 
     Raises:
         InvalidArgument: an argument that no run can use, records that are too few, or a budget whose
@@ -112,6 +119,10 @@ def plan(
     one_of("preset", preset, PRESETS)
     if preset == "scaled":
         return _self_scaling({name: value for name, value in given.items() if value is not None})
+    if leaves is not None or questions is not None:
+        raise InvalidArgument(
+            "leaves and questions are for plans without a radius: leave them out, or the radius."
+        )
     if radius is None:
         raise InvalidArgument(
             f"preset {preset} needs a radius: how far around the answer gradients are averaged. "
@@ -136,8 +147,9 @@ def plan(
 
 
 def _self_scaling(given: dict[str, Any]) -> Plan:
-    """The plan of a run that finds its scales; it has few choices, and certifies nothing."""
-    own = inspect.signature(plan_scaled).parameters
+    """The plan of a run that finds its scales, or asks people; it certifies nothing."""
+    make = plan_questions if "questions" in given else plan_scaled
+    own = inspect.signature(make).parameters
     others = [name for name in given if name not in own and name != "preset"]
     if others:
         raise InvalidArgument(
@@ -147,7 +159,7 @@ def _self_scaling(given: dict[str, Any]) -> Plan:
     if "records" not in given:
         raise InvalidArgument("records are missing: how many are there?")
     check_delta(given["privacy"], count("records", given["records"]))
-    return plan_scaled(**{name: value for name, value in given.items() if name != "preset"})
+    return make(**{name: value for name, value in given.items() if name != "preset"})
 
 
 def _records_for(planner: Planner, choices: Choices, tolerance: float) -> int:

@@ -2,11 +2,14 @@
 
 What is left to choose follows from the sizes and the budget:
 
-- steps T: 160, and fewer where noise would drown each of them. With all records in every step the
-  noise on a gradient is 2 sqrt(T d) / (n rho) clips long; T is such that this is at most 0.8, and at
-  least 20.
-- reach: sqrt(d) / 12, between 1 and 3, times sqrt(160 / T). In noise a path of T steps gets
-  sqrt(T) x reach far, in a random direction, of which a record feels one part in sqrt(d).
+- steps T: 64 up to 144 parameters, then as sqrt(d) up to 160, and fewer where noise would drown each
+  of them. With all records in every step the noise on a gradient is 2 sqrt(T d) / (n rho) clips long;
+  T is such that this is at most 0.8, and at least 20.
+- clip: 0.45 of a record's slopes at the start. Slopes shrink as a run learns, and noise is in
+  proportion to the clip. Much less would count the slopes of all records as equally long.
+- reach: 1.6 up to 144 parameters, then as sqrt(d) up to 3, and more in fewer steps, as T^-0.4. In
+  noise a path of T steps gets sqrt(T) x reach far, in a random direction, of which a record feels one
+  part in sqrt(d).
 - directions q: as many as the evaluations allow, at most d. More directions in fewer steps always
   show more of the gradient at the same noise.
 - records in a step: all, unless even a few directions for each would take too many evaluations.
@@ -20,17 +23,25 @@ import math
 
 from blindstep.errors import count
 from blindstep.estimate.bounds import Clip
+from blindstep.estimate.looks import MOST_CROSSED, Look
 from blindstep.estimate.scales import Finder
-from blindstep.optimize.plan import LOOKS_SHARE, Plan, finished
+from blindstep.optimize.plan import Plan, finished
 from blindstep.private.statement import Privacy
 
 # All in natural units: a record's slopes are about 1 long, its loss at the start is about 1.
-_STEPS, _FEWEST_STEPS, _DROWNED = 160, 20, 0.8
-_SHORTEST, _LONGEST, _SMOOTHING = 1.0, 3.0, 0.5
+_STEPS, _MOST_STEPS, _FEWEST_STEPS, _DROWNED = 64, 160, 20, 0.8
+_SHORTEST, _LONGEST, _SMOOTHING, _CLIP = 1.6, 3.0, 0.5, 0.45
+# Up to so many parameters a plan does not depend on their number.
+_FEW = 144
 # sqrt(4%) of a step's budget shows the mean loss.
 CURVE = 0.2
 _ROUNDS = 16
 _FEWEST_DIRECTIONS = 8
+# The share of rho^2 that looks may spend: a run with the rest has 8% more noise. Where they are to see
+# nothing finer than histograms, they spend no more than brings noise on them down to this.
+_LOOK_SHARE, _LOOK_NOISE = 0.15, 0.04
+# The most noise in which a histogram for each leaf is worth having.
+_LEAF_NOISE = 0.08
 # The share of the evaluations that looks may take.
 _LOOKING = 0.25
 _FEW_LOOK_DIRECTIONS = (16, 4, 1)
@@ -45,6 +56,7 @@ def plan_scaled(
     evaluations: int | None = None,
     passes: int | None = None,
     directions: int | None = None,
+    leaves: tuple[int, ...] | None = None,
 ) -> Plan:
     """The plan for `records` records and `dim` parameters.
 
@@ -55,20 +67,24 @@ def plan_scaled(
         evaluations: the most evaluations of the loss; 2^24 if left out.
         passes: the most times that the steps go through the records.
         directions: directions in each step.
+        leaves: the sizes of the arrays that the parameters are made of, in their order.
     """
     dim, records = count("dim", dim), count("records", records)
     most = count("evaluations", EVALUATIONS if evaluations is None else evaluations)
-    shape = _look_shape(dim, records, most)
-    spent = Finder.looks * shape[1] * (1 + 2 * shape[0])
-    steps = _steps(dim, records, privacy.rho * math.sqrt(1 - LOOKS_SHARE))
+    look, look_batch = _looks(dim, records, most, privacy.rho, leaves or (dim,))
+    spent = Finder.looks * look_batch * look.evaluations
+    share = _look_share(look, look_batch, privacy.rho)
+    wide = max(1.0, math.sqrt(dim / _FEW))
+    most_steps = min(round(_STEPS * wide), _MOST_STEPS)
+    steps = _steps(dim, records, privacy.rho * math.sqrt(1 - share), most_steps)
     wanted = dim if directions is None else count("directions", directions)
     q, batch, steps = _sizes(wanted, directions is not None, records, most - spent, steps)
     if passes is not None:
         steps = max(1, min(steps, count("passes", passes) * (records // batch)))
     horizon = max(1, steps // _ROUNDS)
     rounds = max(1, steps // horizon)
-    fewer = math.sqrt(_STEPS / (rounds * horizon))
-    reach = fewer * min(max(math.sqrt(dim) / 12.0, _SHORTEST), _LONGEST)
+    fewer = (most_steps / (rounds * horizon)) ** 0.4
+    reach = fewer * min(_SHORTEST * wide, _LONGEST)
     smoothing = fewer * _SMOOTHING
     made = Plan(
         preset="scaled",
@@ -87,22 +103,40 @@ def plan_scaled(
         radius=smoothing + horizon * reach,
         reach=reach,
         # Coefficients are (d/q) c_j: of a slope of length 1, about sqrt(d/q) long.
-        bounds=Clip(math.sqrt(dim / q)),
+        bounds=Clip(_CLIP * math.sqrt(dim / q)),
         lipschitz=None,
         gap=None,
         privacy=privacy,
         looks=Finder.looks,
-        look_directions=shape[0],
-        look_batch=shape[1],
+        look_leaves=look.leaves,
+        look_directions=look.each,
+        look_batch=look_batch,
+        look_share=share,
         curve=CURVE,
     )
     return finished(made, after=_notes(made))
 
 
-def _steps(dim: int, records: int, rho: float) -> int:
+def _steps(dim: int, records: int, rho: float, most: int) -> int:
     """Steps such that noise does not drown each of them, if every step takes all records."""
-    drowned = 2.0 * math.sqrt(_STEPS * dim) / (records * rho)
-    return round(min(max(_STEPS * (_DROWNED / drowned) ** 2, _FEWEST_STEPS), _STEPS))
+    drowned = 2.0 * math.sqrt(most * dim) / (records * rho)
+    return round(min(max(most * (_DROWNED / drowned) ** 2, _FEWEST_STEPS), most))
+
+
+def _look_share(look: Look, batch: int, rho: float) -> float:
+    """The share of rho^2 for the looks.
+
+    Shares and products of slopes are worth all that there may be; histograms are read well enough in
+    little noise.
+    """
+    if look.axes:
+        return _LOOK_SHARE
+    return _LOOK_SHARE * min(1.0, (_look_noise(look, batch, rho) / _LOOK_NOISE) ** 2)
+
+
+def _look_noise(look: Look, batch: int, rho: float) -> float:
+    """Noise on a place of a histogram, if looks spend all that they may, each on the same records."""
+    return 2.0 * look.clip * math.sqrt(Finder.looks / _LOOK_SHARE) / (batch * rho)
 
 
 def _sizes(
@@ -121,23 +155,34 @@ def _sizes(
     return q, batch, steps
 
 
-def _look_shape(dim: int, records: int, evaluations: int) -> tuple[int, int]:
-    """Directions and records of a look: the axes and everybody, if that is cheap enough."""
+def _looks(
+    dim: int, records: int, evaluations: int, rho: float, leaves: tuple[int, ...]
+) -> tuple[Look, int]:
+    """A look and how many records it asks.
+
+    Of few parameters the axes and everybody, if that is cheap enough. Of more a few directions in each
+    leaf, if noise lets a histogram for each be read; else a few in all of them.
+    """
     room = _LOOKING * evaluations / Finder.looks
-    for directions in (dim, *(few for few in _FEW_LOOK_DIRECTIONS if few < dim)):
-        if records * (1 + 2 * directions) <= room:
-            return directions, records
-    few = min(dim, _FEW_LOOK_DIRECTIONS[1])
-    return few, max(1, min(records, int(room // (1 + 2 * few))))
+    kinds = [Look((dim,), dim)]
+    if dim > MOST_CROSSED and len(leaves) > 1:
+        kinds = [Look(leaves, few) for few in _FEW_LOOK_DIRECTIONS]
+        kinds = [look for look in kinds if _look_noise(look, records, rho) <= _LEAF_NOISE]
+    kinds += [Look((dim,), few) for few in _FEW_LOOK_DIRECTIONS if few < dim]
+    for look in kinds:
+        if records * look.evaluations <= room:
+            return look, records
+    look = Look((dim,), min(dim, _FEW_LOOK_DIRECTIONS[1]))
+    return look, max(1, min(records, int(room // look.evaluations)))
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:
     """What a reader of the plan should know."""
-    share = plan.curve**2 / (1 + plan.curve**2)
+    curve = plan.curve**2 / (1 + plan.curve**2)
     return (
         f"{plan.rounds * plan.horizon} steps fall from {plan.reach:.3g} to 0 natural units; about "
-        f"{plan.evaluations:,} evaluations of the loss; {share:.0%} of each step's budget shows the "
+        f"{plan.evaluations:,} evaluations of the loss; {curve:.0%} of each step's budget shows the "
         "mean loss.",
-        f"{plan.looks} looks, with {LOOKS_SHARE:.0%} of rho^2, find the unit of the loss and the "
+        f"{plan.looks} looks, with {plan.look_share:.0%} of rho^2, find the unit of the loss and the "
         "length of each parameter's unit.",
     )

@@ -13,7 +13,6 @@ from jaxtyping import Float, Int
 from blindstep.drivers.optimizer import Optimizer
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.result import Result
-from blindstep.estimate.bounds import Range
 from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story, rows_of
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan
@@ -67,21 +66,8 @@ def start() -> Float[np.ndarray, " dim"]:
 
 
 def plan_votes(users: int, privacy: Privacy) -> Plan:
-    """One direction for each user, so two votes; 2,000 users in each step."""
-    return plan(
-        records=users,
-        dim=WEIGHTS,
-        privacy=privacy,
-        radius=3.0,  # smoothing + reach x horizon
-        oracle="naive",
-        bounds=Range(0, 1),  # a vote is 0 or 1: that is all that is assumed of a user
-        directions=1,
-        sharing="record",  # each user is asked along a direction of their own
-        horizon=10,
-        first_batch=min(2_000, users // 100),
-        smoothing=1.0,
-        reach=0.2,
-    )
+    """Two votes of each user, each of them 0 or 1: the planner chooses everything else."""
+    return plan(records=users, dim=WEIGHTS, privacy=privacy, questions=2)
 
 
 def ask_everybody(plan: Plan, crowd: Crowd, progress: bool) -> Result:
