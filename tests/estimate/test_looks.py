@@ -100,6 +100,32 @@ def test_coordinates_of_very_different_size_come_closer_to_each_other():
     assert sizes.max() / sizes[:3].min() < 8.0
 
 
+def test_directions_in_which_all_slopes_agree_get_shorter_units():
+    # The second column hardly varies beside its mean: one direction has nearly all of the slopes.
+    random = np.random.default_rng(5)
+    columns = np.stack([np.ones(300), 1.7 + 0.1 * random.normal(size=300)], axis=1)
+    scales = looked(lambda w, z: abs(z @ w - 3.0), 2, columns)
+    together, apart = np.array([1.0, 1.7]), np.array([1.7, -1.0])
+    moved = [np.linalg.norm(scales.natural(scales.origin + v)) for v in (together, apart)]
+    # A step along both columns is worth many natural units, one against each other few.
+    assert moved[0] > 8.0 * moved[1]
+
+
+def test_leaves_of_very_different_slopes_get_units_of_their_own():
+    look, random = Look((100, 60), 8), np.random.default_rng(6)
+    factor = np.repeat([1.0, 1e-3], look.leaves)
+    features = random.normal(size=(200, 160)) * factor
+    finder = Finder(look, np.zeros(160), 1e-9)
+    for number in range(finder.looks):
+        points = along(finder.axes, look.offsets(finder.distance, number))
+        values = np.abs(features @ points.T - 3.0)
+        vectors = np.asarray(look.vector(jnp.asarray(values), finder.distance))
+        assert np.linalg.norm(vectors, axis=1).max() <= look.clip * (1 + 1e-12)
+        finder.take(vectors.mean(axis=0))
+    lengths = finder.scales().lengths
+    assert 300 < lengths[-1] / lengths[0] < 3_000
+
+
 def test_noise_alone_stretches_no_coordinate():
     scales = looked(hinge, 4, FEATURES[:50], noise=0.3)
     assert np.ptp(scales.lengths) < 1e-9 * scales.lengths.mean()
@@ -120,3 +146,9 @@ def test_natural_coordinates_are_placed_at_the_origin():
     scales = Scales(np.array([1.0, 2.0]), np.array([0.5, 4.0]), np.asarray(3.0), False)
     np.testing.assert_allclose(scales.place(np.zeros(2)), [1, 2])
     np.testing.assert_allclose(scales.place(np.ones((3, 2))), np.tile([1.5, 6.0], (3, 1)))
+    turned = Scales(
+        np.array([1.0, 2.0]), np.array([[1.0, 2.0], [0.0, 4.0]]), np.asarray(3.0), False
+    )
+    points = np.random.default_rng(7).normal(size=(3, 2))
+    np.testing.assert_allclose(turned.natural(turned.place(points)), points)
+    np.testing.assert_allclose(turned.lengths, [np.sqrt(5.0), 4.0])

@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import blindstep as bs
 from blindstep.cli import app
-from blindstep.insight.report import report_run_directory
+from blindstep.insight.report import content, report_run_directory
 from blindstep.insight.report.content import noise_norms
 from blindstep.insight.report.figures import _binned
 from blindstep.insight.report.markup import rounded, rounded_up, scientific, text
@@ -257,3 +258,22 @@ def test_numbers_for_people():
 def test_import_stays_light():
     code = "import sys, blindstep; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_curve_of_the_mean_loss_is_shown_where_it_was_released(tmp_path):
+    data = np.random.default_rng(0).normal(size=(2_000, 2)) + 3.0
+    result = bs.minimize(
+        lambda place, home: jnp.linalg.norm(place - home),
+        jnp.zeros(2),
+        data,
+        privacy=bs.Privacy(epsilon=1, delta=1e-6),
+        checkpoint=tmp_path / "run",
+    )
+    bs.report(result, tmp_path / "result.html")
+    from_result = content.of_result(result, "a", None, None, None).loss
+    from_files = content.of_run_directory(tmp_path / "run", title="b").loss
+    assert from_result.shape == (result.plan.rounds,)
+    np.testing.assert_allclose(from_files / from_files[0], from_result / from_result[0])
+    said = "Released mean loss of each round"
+    assert said in (tmp_path / "result.html").read_text()
+    assert from_result[-1] < 0.7 * from_result[0]

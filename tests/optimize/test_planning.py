@@ -188,7 +188,9 @@ def test_typos_are_answered_in_the_words_of_what_was_called():
     assert "lipschitz" in inspect.signature(plan).parameters
     assert "Plan a run" in (plan.__doc__ or "")
     spelled = {each.name for each in dataclasses.fields(Choices)}
-    assert spelled | {"records", "tolerance", "preset", "leaves", "questions"} == set(inspect.signature(plan).parameters)
+    assert spelled | {"records", "tolerance", "preset", "leaves", "questions"} == set(
+        inspect.signature(plan).parameters
+    )
 
 
 # -- from a tolerance to records --------------------------------------------------------------

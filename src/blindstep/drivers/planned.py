@@ -16,11 +16,11 @@ from blindstep.optimize.planner import plan as make_plan
 from blindstep.optimize.prospects import check_prospects
 
 # What a plan is described by: the arguments of `blindstep.plan`, but for the sizes, which a driver
-# takes from the parameters and the data.
+# takes from the parameters and the data, and for questions, which none of them asks.
 CHOICES = tuple(
     name
     for name in inspect.signature(make_plan).parameters
-    if name not in ("dim", "records", "tolerance")
+    if name not in ("dim", "records", "tolerance", "leaves", "questions")
 )
 
 

@@ -55,6 +55,14 @@ class RunProgress:
         return f"  loss {last / first:.0%} of the first" if first > 0 else ""
 
     def __enter__(self) -> RunProgress:
+        if not self._bar.disable:
+            plan = self._plan
+            self._bar.console.print(
+                f"{plan.schedule.releases:,} steps of {plan.first_batch:,} records, at most "
+                f"{plan.evaluations:,} evaluations of the loss; epsilon {plan.epsilon:.4g} at delta "
+                f"{plan.delta:g} in all.",
+                highlight=False,
+            )
         self._bar.__enter__()
         return self
 

@@ -184,7 +184,9 @@ class Finder:
         left = float(np.mean(np.maximum(shares, 0.25) * stretch**2))
         self._slope *= math.sqrt(left)
         if parts.products is not None:
-            self._turn(stretch[:, None] * parts.products * stretch / left, stretch / math.sqrt(left))
+            self._turn(
+                stretch[:, None] * parts.products * stretch / left, stretch / math.sqrt(left)
+            )
 
     def _turn(
         self, products: Float[np.ndarray, "dim dim"], stretch: Float[np.ndarray, " dim"]

@@ -41,6 +41,9 @@ class Content:
     privacy: Statement  # for the whole run
     steps_done: int
     gradient_norm: Float[np.ndarray, " steps"]  # of each release in order, as far as it is known
+    loss: Float[
+        np.ndarray, " rounds"
+    ]  # released mean loss of each round; none if none was released
     source: str  # where all this was read from, in words
     spending: Mapping[str, Any] | None  # the ledger's numbers; None if there is no ledger to show
     run: str | None = None  # this run's name in that ledger
@@ -85,6 +88,7 @@ def of_result(
         privacy=result.privacy,
         steps_done=norms.size,
         gradient_norm=norms,
+        loss=np.zeros(0) if result.history.loss is None else result.history.loss.mean(axis=1),
         source="the result of the run",
         spending=_spending(ledger, result.plan.delta),
         certificate=certificate,
@@ -106,7 +110,9 @@ def of_run_directory(
     arrays, meta = found
     plan = _plan(os.path.join(directory, plan_file.PLAN), meta.plan)
     # Drivers save the norms of released gradients beside those of the moves.
-    norms = arrays.get("saved.told", np.zeros((0, 3))).reshape(-1, 3)[:, 0]
+    told = arrays.get("saved.told", np.zeros((0, 3))).reshape(-1, 3)
+    whole = len(told) // plan.horizon if plan.curve else 0
+    by_round = told[: whole * plan.horizon, 2].reshape(whole, plan.horizon)
     own = os.path.join(directory, LEDGER)
     path = ledger if ledger is not None else own if os.path.exists(own) else None
     return Content(
@@ -114,7 +120,8 @@ def of_run_directory(
         plan=plan,
         privacy=of_plan(plan, seeded=bool(arrays["key.seeded"]), unit=meta.unit),
         steps_done=meta.position,
-        gradient_norm=norms,
+        gradient_norm=told[:, 0],
+        loss=by_round.mean(axis=1),
         source=f"the run directory {os.path.basename(directory)}",
         spending=_spending(path, plan.delta),
         run=meta.run,

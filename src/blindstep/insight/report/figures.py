@@ -92,6 +92,20 @@ def noise_against_signal(
     return _svg(figure, "noise", said)
 
 
+def loss_by_round(loss: Float[np.ndarray, " rounds"]) -> str:
+    """The released mean loss of each round, as a share of the first one's."""
+    figure, axes = _blank("round", "of the first", wide=True)
+    shares = loss / loss[0]
+    axes.plot(
+        np.arange(1, loss.size + 1), shares, color=_ACCENT, linewidth=1.6, marker="o", markersize=3
+    )
+    axes.set_ylim(min(0.0, 1.1 * float(shares.min())), 1.1 * float(shares.max()))
+    axes.locator_params(axis="x", nbins=8, integer=True)
+    axes.locator_params(axis="y", nbins=5)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    return _svg(figure, "loss", "Released mean loss of each round, as a share of the first one's")
+
+
 def _binned(
     released: Float[np.ndarray, " steps"], noise: Float[np.ndarray, " steps"]
 ) -> tuple[Float[np.ndarray, " bins"], Float[np.ndarray, "2 bins"]]:

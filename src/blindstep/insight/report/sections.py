@@ -58,7 +58,26 @@ def noise(content: Content) -> Html:
             "noise in it, known from the plan. Root mean squares of norms; both are public.",
             css="wide",
         ),
+        *_loss(content),
     )
+
+
+def _loss(content: Content) -> list[Html]:
+    """The curve of the mean loss, where the run released one that began above 0."""
+    if content.loss.size < 2 or not content.loss[0] > 0:
+        return []
+    return [
+        paragraph(
+            "The mean loss around the points of each round, as it was released: with noise, in the "
+            "same budget, each record counting with at most twice the usual loss."
+        ),
+        figure(
+            figures.loss_by_round(content.loss),
+            tag("span", css="key"),
+            "mean loss, as a share of the first round's",
+            css="wide",
+        ),
+    ]
 
 
 def stationarity(content: Content) -> Html:
