@@ -31,7 +31,7 @@ from blindstep.drivers.statements import of_plan
 from blindstep.drivers.step import release_answers, traced
 from blindstep.drivers.tasks import numbers
 from blindstep.errors import HorizonExceeded, InvalidArgument, answers_typos
-from blindstep.estimate.scales import Scales
+from blindstep.estimate.scales import Scales, by_start
 from blindstep.ledger import fingerprints
 from blindstep.ledger.checkpoint import Arrays
 from blindstep.ledger.session import Session
@@ -100,8 +100,9 @@ class Optimizer(Uncopied):
                 ledger that is begun here. On resuming it must be the same.
             unit: what one record is, in the words of the privacy statement: "one person" where the
                 answers of a person to all questions of a step count as one record.
-            scales: the units of a plan in natural units: lengths of the parameters' units, and the
-                unit of the answers. Public. On resuming they must be the same.
+            scales: the units of a plan in natural units: the axes of the parameters, and the unit of
+                the answers. Public. On resuming they must be the same. Left out, each parameter's
+                unit is four times the root mean square of the start, or 1 at a start of 0.
         """
         self.plan, self.space = plan, ParameterSpace.of(params)
         if plan.dim != self.space.dim:
@@ -116,6 +117,8 @@ class Optimizer(Uncopied):
                 "the plan has looks, which find its units: give the scales that they found, or run it "
                 "with blindstep.minimize or blindstep.host.minimize."
             )
+        if plan.preset == "scaled" and scales is None:
+            scales = by_start(np.asarray(self.space.flatten(params), np.float64))
         self._turn, self._scales = threading.RLock(), scales
 
         def known() -> fingerprints.Fingerprints:

@@ -77,6 +77,15 @@ class Scales(eqx.Module):
         return moved / axes if axes.ndim == 1 else np.linalg.solve(axes, moved[..., None])[..., 0]
 
 
+def by_start(start: Float[np.ndarray, " dim"]) -> Scales:
+    """Units without a look: every parameter's is four times the rms of the start; 1 at 0.
+
+    For plans that ask people (`optimize.questions`), who are not asked for scales.
+    """
+    size = 4.0 * math.sqrt(float(np.mean(np.square(start))))
+    return Scales(start, np.full(len(start), size or 1.0), np.asarray(1.0), False)
+
+
 def along(axes: Any, natural: Any) -> Any:
     """A v, for each of some v; a vector is the diagonal of A."""
     return axes * natural if axes.ndim == 1 else natural @ axes.T

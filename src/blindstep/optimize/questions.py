@@ -1,13 +1,14 @@
 """The plan of a run that asks people: a few questions to each, through `blindstep.Optimizer`.
 
 Answers are scarce, and noisy even without privacy: somebody who sees the same thing twice may answer
-differently. So nobody is asked merely to find scales: parameters are taken to be about 1 in size, and
-answers to lie in a known range. Each person is asked along a direction of their own, at
-a + h u and a - h u, so that a batch shows the whole gradient.
+differently. So nobody is asked merely to find scales: amounts are in units of the parameters (four
+times the root mean square of the start, unless `Optimizer` is given others), and answers lie in a known
+range. Each person is asked along a direction of their own, at a + h u and a - h u, so that a batch
+shows the whole gradient.
 
 - steps T: 16, everybody in one of them. Everybody is asked once, so the noise on the mean of a step is
   in proportion to T, and on the sum of all steps to T^(3/2): few steps of many people.
-- smoothing h: sqrt(d), each parameter moved by about 1. Two answers differ the more, the farther apart
+- smoothing h: sqrt(d), each parameter moved by about one unit. Two answers differ the more, the farther apart
   the questions are; the distance falls to a tenth as the run goes on.
 - reach: 0.13 sqrt(d), falling to 0.
 
@@ -79,7 +80,7 @@ def plan_questions(
     return finished(
         made,
         after=(
-            f"Each person answers {questions} questions, once, in one of {steps} steps. Parameters are "
-            "taken to be about 1 in size: rescale them first where they are not.",
+            f"Each person answers {questions} questions, once, in one of {steps} steps. Lengths are in "
+            "units of four times the root mean square of the start (1 at a start of 0).",
         ),
     )
