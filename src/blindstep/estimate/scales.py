@@ -37,6 +37,8 @@ _LEAST_EIGENVALUE = 0.1
 _TOO_FEW = 0.2
 # Noise on a place of a histogram beyond which its shape is not to be read.
 _HIDDEN = 0.25
+# Noise on a place beyond which histograms of all looks are read together.
+_FAINT = 0.1
 # How much farther to probe then, and where nothing is known yet.
 _FARTHER, _FIRST_DISTANCE = 16.0, 0.01
 # The length of a step where nothing tells one: of parameters of size 1, and of their own size if more.
@@ -107,7 +109,7 @@ class Finder:
         self._look, self._noise, self._origin = look, noise, origin
         self.distance = _FIRST_DISTANCE * max(1.0, float(np.linalg.norm(origin)))
         self.axes = np.eye(look.dim) if look.crossed else np.ones(look.dim)
-        self._values, self._taken = np.zeros(()), 0
+        self._values, self._counts, self._taken = np.zeros(()), np.zeros(()), 0
         self._slopes: list[tuple[float, float]] = []  # (h, slope) of each look that saw one
         self._slope, self._at, self._silent = 1.0, self.distance, False
 
@@ -126,7 +128,12 @@ class Finder:
             self._silent = True
             self.distance *= _FARTHER
             return
-        sizes = np.array([_heaviest(leaf, self._noise) for leaf in parts.slopes])
+        self._counts = self._counts + parts.slopes
+        # Where one look is hard to read, all of them together are easier.
+        pooled = self._noise > _FAINT
+        slopes = self._counts / self._taken if pooled else parts.slopes
+        noise = self._noise / math.sqrt(self._taken) if pooled else self._noise
+        sizes = np.array([_heaviest(leaf, noise) for leaf in slopes])
         self._slope, self._at = float(np.linalg.norm(sizes[seen])), self.distance
         self._slopes.append((self.distance, self._slope))
         if len(self._slopes) > 1:

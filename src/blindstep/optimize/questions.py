@@ -8,8 +8,8 @@ shows the whole gradient.
 
 - steps T: 16, everybody in one of them. Everybody is asked once, so the noise on the mean of a step is
   in proportion to T, and on the sum of all steps to T^(3/2): few steps of many people.
-- smoothing h: sqrt(d), each parameter moved by about one unit. Two answers differ the more, the farther apart
-  the questions are; the distance falls to a tenth as the run goes on.
+- smoothing h: sqrt(d), each parameter moved by about one unit. Two answers differ the more, the
+  farther apart the questions are; the distance falls to a tenth as the run goes on.
 - reach: 0.13 sqrt(d), falling to 0.
 
 `python -m benchmarks.no_knobs --only votes` measures how good it is.

@@ -39,7 +39,7 @@ _ROUNDS = 16
 _FEWEST_DIRECTIONS = 8
 # The share of rho^2 that looks may spend: a run with the rest has 8% more noise. Where they are to see
 # nothing finer than histograms, they spend no more than brings noise on them down to this.
-_LOOK_SHARE, _LOOK_NOISE = 0.15, 0.04
+_LOOK_SHARE, _LOOK_NOISE, _FAINT_SHARE = 0.15, 0.04, 0.06
 # The most noise in which a histogram for each leaf is worth having.
 _LEAF_NOISE = 0.08
 # The share of the evaluations that looks may take.
@@ -131,7 +131,8 @@ def _look_share(look: Look, batch: int, rho: float) -> float:
     """
     if look.axes:
         return _LOOK_SHARE
-    return _LOOK_SHARE * min(1.0, (_look_noise(look, batch, rho) / _LOOK_NOISE) ** 2)
+    least = _LOOK_SHARE * (_look_noise(look, batch, rho) / _LOOK_NOISE) ** 2
+    return min(least, _FAINT_SHARE)
 
 
 def _look_noise(look: Look, batch: int, rho: float) -> float:
