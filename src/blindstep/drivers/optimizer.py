@@ -118,7 +118,8 @@ class Optimizer(Uncopied):
                 "with blindstep.minimize or blindstep.host.minimize."
             )
         if plan.preset == "scaled" and scales is None:
-            scales = by_start(np.asarray(self.space.flatten(params), np.float64))
+            with jax.enable_x64(True):
+                scales = by_start(np.asarray(self.space.flatten(params)))
         self._turn, self._scales = threading.RLock(), scales
 
         def known() -> fingerprints.Fingerprints:
