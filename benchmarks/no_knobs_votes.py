@@ -147,11 +147,6 @@ def version_0_1(users: int, privacy: bs.Privacy) -> bs.Plan:
     )
 
 
-def plan_of_today(users: int, privacy: bs.Privacy) -> bs.Plan:
-    """What the demo plans with: the one place to change when blindstep needs no plan for votes."""
-    return votes.plan_votes(users, privacy)
-
-
 def ask_everybody(plan: bs.Plan, crowd: votes.Crowd, parameters: float = 1.0) -> np.ndarray:
     """Weights of a run through ask and tell, made in other units of the parameters."""
     opt = bs.Optimizer(plan, votes.start() / parameters)
@@ -194,7 +189,7 @@ def contest(users: int = votes.USERS, units: Units | None = None) -> Contest:
         votes.WEIGHTS,
         DELTA,
         {
-            BLINDSTEP: planned(plan_of_today),
+            BLINDSTEP: planned(votes.plan_votes),
             FIRST_ORDER: descent(first_order_settings()),
             ONE_DIRECTION: descent(one_direction_settings()),
             BEFORE: planned(version_0_1),

@@ -119,8 +119,7 @@ def _release(
         records = jax.tree.map(lambda leaf: leaf[rows], data)
         return look.vector(jax.vmap(values)(records), distance)
 
-    batch = permit.terms.schedule.first_batch
-    together = max(1, min(batch, _AT_ONCE // max(look.evaluations, look.size)))
+    together = _together(look, permit.terms.schedule.first_batch)
     return permit.release(memory, Kind.GRAD, Contributions(together, of))
 
 
@@ -156,7 +155,11 @@ def _release_answers(
     distance: Any,
 ) -> tuple[Memory, Float[Array, " size"]]:
     contributions = Contributions(
-        max(1, min(len(answers), _AT_ONCE // max(look.evaluations, look.size))),
-        lambda _, places: look.vector(answers[places], distance),
+        _together(look, len(answers)), lambda _, places: look.vector(answers[places], distance)
     )
     return permit.release(memory, Kind.GRAD, contributions)
+
+
+def _together(look: Look, batch: int) -> int:
+    """How many records of a batch are held at once."""
+    return max(1, min(batch, _AT_ONCE // max(look.evaluations, look.size)))

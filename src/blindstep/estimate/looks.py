@@ -35,10 +35,9 @@ class Parts(NamedTuple):
 
     slopes: Float[np.ndarray, "leaves places"]  # histograms of log2 |c|, one for each leaf
     values: Float[np.ndarray, " places"]  # histogram of log2 |f|
-    shares: Float[np.ndarray, " dim"] | None  # mean shares of the axes; None along other directions
-    products: (
-        Float[np.ndarray, "dim dim"] | None
-    )  # mean c c' / |c|^2; None of other or too many axes
+    # Mean shares of the axes, and mean c c' / |c|^2; None along other directions, or of too many.
+    shares: Float[np.ndarray, " dim"] | None
+    products: Float[np.ndarray, "dim dim"] | None
 
 
 class Look(eqx.Module):

@@ -6,9 +6,9 @@ Three scales are unknown when a user brings a loss. All follow from what the loo
     slope   C: the length of a record's slopes, from the histograms of log2 |c| in each leaf;
     axes    A: u / C is the distance over which a slope of that size uses up such a loss (a Polyak
             step). Leaves get units in which their slopes are alike. Coordinates with much of the
-            slopes get shorter units than others, from the mean
-            shares; and directions in which the slopes of nearly all records agree get shorter ones,
-            from the mean products (columns that move together, or far from 0).
+            slopes get shorter units than others, from the mean shares; and directions in which the
+            slopes of nearly all records agree get shorter ones, from the mean products (columns that
+            move together, or far from 0).
 
 In natural units, x = start + A v and f / u, losses and slopes are about 1. So one plan fits all
 problems, and features times 100, a loss times 1,000 or parameters times 0.01 change nothing but these
@@ -116,7 +116,7 @@ class Finder:
     def take(self, release: Float[np.ndarray, " size"]) -> None:
         """Read the release of the next look."""
         parts = self._look.parts(release)
-        self._values = self._values + parts.values
+        self._values, self._counts = self._values + parts.values, self._counts + parts.slopes
         self._taken += 1
         noise = self._noise * math.sqrt(self._taken)
         self._unit = _heaviest(self._values, noise)
@@ -128,7 +128,6 @@ class Finder:
             self._silent = True
             self.distance *= _FARTHER
             return
-        self._counts = self._counts + parts.slopes
         # Where one look is hard to read, all of them together are easier.
         pooled = self._noise > _FAINT
         slopes = self._counts / self._taken if pooled else parts.slopes
@@ -146,14 +145,10 @@ class Finder:
 
     def scales(self) -> Scales:
         """The scales, after the last look."""
-        if self._jumps():
-            # A staircase has no slope of its own: its length is that of the probes it answered to.
-            length = self._at / 2.0
-            unit = self._slope * length
-        else:
-            length = self._length()
-            unit = self._slope * length
-        return Scales(self._origin, length * self.axes, np.asarray(unit), self._jumps())
+        jumps = self._jumps()
+        # A staircase has no slope of its own: its length is that of the probes it answered to.
+        length = self._at / 2.0 if jumps else self._length()
+        return Scales(self._origin, length * self.axes, np.asarray(self._slope * length), jumps)
 
     def _length(self) -> float:
         """The distance over which a slope uses up a loss; without a loss to go by, that of a guess."""

@@ -67,10 +67,11 @@ def plan(
 ) -> Plan:
     """Plan a run: from `records` to the tolerance they buy, or from `tolerance` to records needed.
 
-    Give `dim`, `privacy`, `radius`, and either `records` or `tolerance`. To have stationarity
-    certified, give `lipschitz` and `gap`; else give `bounds`, such as `Clip(1.0)`: the run is as
-    private, and nothing is certified about its answer. All other arguments fix a choice that is
-    otherwise left to the preset.
+    Without a radius the plan is in natural units, for a run that finds its own scales or, with
+    `questions`, asks people: give `dim`, `records` and `privacy`. With a radius give either `records`
+    or `tolerance`. To have stationarity certified, give `lipschitz` and `gap` too; else `bounds`, such
+    as `Clip(1.0)`: the run is as private, and nothing is certified about its answer. All other
+    arguments fix a choice that is otherwise left to the preset.
 
     The certificate is about a mean loss F that `Plan.certifies` names. One pass: the mean over the
     population, if the records are independent draws from it. Every step on all records: the mean

@@ -37,8 +37,8 @@ _FEW = 144
 CURVE = 0.2
 _ROUNDS = 16
 _FEWEST_DIRECTIONS = 8
-# The share of rho^2 that looks may spend: a run with the rest has 8% more noise. Where they are to see
-# nothing finer than histograms, they spend no more than brings noise on them down to this.
+# The share of rho^2 that looks along the axes spend: a run with the rest has 8% more noise. Others show
+# histograms alone: they spend what brings noise on these down to 0.04, and at most 6%.
 _LOOK_SHARE, _LOOK_NOISE, _FAINT_SHARE = 0.15, 0.04, 0.06
 # The most noise in which a histogram for each leaf is worth having.
 _LEAF_NOISE = 0.08

@@ -41,9 +41,7 @@ class Content:
     privacy: Statement  # for the whole run
     steps_done: int
     gradient_norm: Float[np.ndarray, " steps"]  # of each release in order, as far as it is known
-    loss: Float[
-        np.ndarray, " rounds"
-    ]  # released mean loss of each round; none if none was released
+    loss: Float[np.ndarray, " rounds"]  # mean loss of each round, as released; empty: it was not
     source: str  # where all this was read from, in words
     spending: Mapping[str, Any] | None  # the ledger's numbers; None if there is no ledger to show
     run: str | None = None  # this run's name in that ledger
