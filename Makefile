@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TORCH := $(VENV)/.torch
 
-.PHONY: install demo test test-deep coverage mutants lint bench docs format clean
+.PHONY: install demo test test-torch test-deep coverage mutants lint bench docs format clean
 
 install: $(STAMP)
 
@@ -21,6 +22,14 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+$(TORCH): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch]'
+	@touch $@
+
+# PyTorch is large: `make test` runs these tests where it is installed, and this installs it.
+test-torch: $(TORCH)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/torch
+
 # What is long or statistical: 200 kills, audits of every preset and mechanism, thousands of spoiled files.
 test-deep: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
@@ -32,7 +41,7 @@ mutants: $(STAMP)
 coverage: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered tests/private
 
-lint: $(STAMP)
+lint: $(TORCH)
 	$(BIN)/ruff format --check src tests benchmarks scripts examples
 	$(BIN)/ruff check src tests benchmarks scripts examples
 	$(BIN)/pyright

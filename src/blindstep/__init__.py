@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the table below 
         LargeDelta,
         LossNotFinite,
         NoEntropy,
+        RunsInEvaluationMode,
         SecretCopied,
         VacuousPlan,
     )
@@ -96,6 +97,7 @@ _HOMES = {
     "Range": "blindstep.estimate.bounds",
     "RecordsConsumed": "blindstep.ledger.refusals",
     "Result": "blindstep.drivers.result",
+    "RunsInEvaluationMode": "blindstep.errors",
     "Scales": "blindstep.estimate.scales",
     "SecretCopied": "blindstep.errors",
     "Statement": "blindstep.private.statement",
@@ -150,6 +152,7 @@ __all__ = [
     "Range",
     "RecordsConsumed",
     "Result",
+    "RunsInEvaluationMode",
     "Scales",
     "SecretCopied",
     "Statement",

@@ -55,6 +55,10 @@ class LossNotFinite(UserWarning):
     """The loss was not finite for any made-up record: it may count 0 for everybody."""
 
 
+class RunsInEvaluationMode(UserWarning):
+    """A model with layers that behave differently in training: they run as in evaluation."""
+
+
 def positive(name: str, value: object, remedy: str = "give a finite number above 0") -> float:
     """Return `value` as a float, or raise: it must be a finite real number above zero."""
     number = finite(name, value, remedy)

@@ -63,13 +63,13 @@ def looked(loss, dim, records, start=None, noise=0.0, factor=1.0):
     """The scales that a finder reads from the means over records, with this much noise."""
     random, look = np.random.default_rng(2), Look((dim,), dim)
     start = np.zeros(dim) if start is None else start
-    finder = Finder(look, start, max(noise, 1e-9))
+    finder = Finder(look, float(np.linalg.norm(start)), max(noise, 1e-9))
     for number in range(finder.looks):
         points = start + along(finder.axes, look.offsets(finder.distance, number))
         values = factor * np.stack([[loss(p, r) for p in points] for r in records])
         mean = np.asarray(look.vector(jnp.asarray(values), finder.distance)).mean(axis=0)
         finder.take(mean + noise * random.standard_normal(look.size))
-    return finder.scales()
+    return finder.scales(start)
 
 
 FEATURES = np.random.default_rng(3).normal(size=(300, 4))
@@ -115,14 +115,14 @@ def test_leaves_of_very_different_slopes_get_units_of_their_own():
     look, random = Look((100, 60), 8), np.random.default_rng(6)
     factor = np.repeat([1.0, 1e-3], look.leaves)
     features = random.normal(size=(200, 160)) * factor
-    finder = Finder(look, np.zeros(160), 1e-9)
+    finder = Finder(look, 0.0, 1e-9)
     for number in range(finder.looks):
         points = along(finder.axes, look.offsets(finder.distance, number))
         values = np.abs(features @ points.T - 3.0)
         vectors = np.asarray(look.vector(jnp.asarray(values), finder.distance))
         assert np.linalg.norm(vectors, axis=1).max() <= look.clip * (1 + 1e-12)
         finder.take(vectors.mean(axis=0))
-    lengths = finder.scales().lengths
+    lengths = finder.scales(np.zeros(160)).lengths
     assert 300 < lengths[-1] / lengths[0] < 3_000
 
 

@@ -98,7 +98,7 @@ def test_fields_are_choices_and_nothing_derived():
     names = {field.name for field in dataclasses.fields(Plan)}
     asked = {field.name for field in dataclasses.fields(Choices)}
     looks = {"looks", "look_leaves", "look_directions", "look_batch", "look_share", "curve"}
-    assert names - asked == {"preset", "records", "notes"} | looks
+    assert names - asked == {"preset", "records", "notes"} | looks | {"sides"}
     # Replacing a choice moves everything that follows from it.
     made = plan(**SMALL)
     less = dataclasses.replace(made, privacy=Privacy(rho=0.5))

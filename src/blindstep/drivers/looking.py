@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -32,6 +32,8 @@ from blindstep.private.schedule import Kind
 
 Points = Float[np.ndarray, "evaluations dim"]
 Answers = Float[np.ndarray, "batch evaluations"]
+# Where a look evaluates, in the form that its driver uses.
+Where = TypeVar("Where")
 # The folder of the run directory in which looks are kept.
 LOOKS = "scales"
 # Losses, or entries of vectors, held at once: 2^20 float64 are 8 MiB.
@@ -70,17 +72,34 @@ def scales_from(
 
     `release` evaluates a look at these points and sends it through the session's gate.
     """
-    gate, look = session.gate, plan.look
-    finder = Finder(look, origin, float(gate.terms.noise_std))
+    look, noise = plan.look, float(session.gate.terms.noise_std)
+    finder = Finder(look, float(np.linalg.norm(origin)), noise)
+
+    def points(number: int) -> Points:
+        return origin + along(finder.axes, look.offsets(finder.distance, seed=number))
+
+    take_looks(plan, session, finder, points, release)
+    return finder.scales(origin)
+
+
+def take_looks(
+    plan: Plan,
+    session: Session,
+    finder: Finder,
+    points: Callable[[int], Where],
+    release: Callable[[Where, float], Float[np.ndarray, " size"]],
+) -> None:
+    """Take the looks that are still to come, and let the finder read all of them.
+
+    `points` says where the look of a number evaluates: in whatever form `release` takes it.
+    """
     released = np.array(session.state)
     for number in range(plan.looks):
         if number >= session.position:
-            offsets = look.offsets(finder.distance, seed=number)
-            released[number] = release(origin + along(finder.axes, offsets), finder.distance)
+            released[number] = release(points(number), finder.distance)
             with jax.enable_x64(True):
-                session.after(jnp.asarray(released), gate.position, dict)
+                session.after(jnp.asarray(released), session.gate.position, dict)
         finder.take(released[number])
-    return finder.scales()
 
 
 def look_at_loss(
@@ -124,11 +143,11 @@ def _release(
 
 
 def look_at_answers(
-    session: Session, plan: Plan, answer: Callable[[Points, Int[np.ndarray, " batch"]], Answers]
-) -> Callable[[Points, float], Float[np.ndarray, " size"]]:
+    session: Session, plan: Plan, answer: Callable[[Where, Int[np.ndarray, " batch"]], Answers]
+) -> Callable[[Where, float], Float[np.ndarray, " size"]]:
     """Looks at values that come from elsewhere: saved before they are released, and used again."""
 
-    def release(points: Points, distance: float) -> Float[np.ndarray, " size"]:
+    def release(points: Where, distance: float) -> Float[np.ndarray, " size"]:
         gate = session.gate
         if "answers" in session.saved and int(session.saved["step"]) == gate.position:
             answers = session.saved["answers"]

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
+from blindstep.drivers.planned import refuse_for_networks
 from blindstep.drivers.pytrees import ParameterSpace, rounding
 from blindstep.drivers.query import BatchQuery
 from blindstep.drivers.result import Result, finished
@@ -109,6 +110,7 @@ class Optimizer(Uncopied):
             raise InvalidArgument(
                 f"the plan is for {plan.dim} parameters, but params has {self.space.dim}: plan again."
             )
+        refuse_for_networks(plan)
         check_delta(plan.privacy, plan.records)
         check_delta(budget, plan.records, "budget")
         check_prospects(plan, rounding(params))

@@ -31,10 +31,10 @@ def best_round(history: History) -> int:
     return lowest if means[lowest] < means[-1] - doubt else rounds - 1
 
 
-def sentence(plan: Plan, history: History, means: Float[np.ndarray, "rounds dim"]) -> str:
+def sentence(plan: Plan, history: History, means: Float[np.ndarray, "rounds dim"] | None) -> str:
     """Lost in noise, still travelling or settled, and what would help.
 
-    `means` are those of the rounds, in the units of the plan.
+    `means` are those of the rounds, in the units of the plan; None where they are too large to keep.
     """
     steps = history.gradient_norm.ravel()
     noise = math.sqrt(plan.size) * plan.release_std_mean
@@ -55,7 +55,12 @@ def sentence(plan: Plan, history: History, means: Float[np.ndarray, "rounds dim"
                 "a longer reach would help."
             )
         return "Settled: steps became shorter than they may be."
-    if _straight(means[len(means) // 2 :]) > _STRAIGHT:
+    if means is None and _fell(history, since=0.5):
+        return (
+            "Still falling: the loss went down until the end. More evaluations would help, or going on "
+            "from here with more budget."
+        )
+    if means is not None and _straight(means[len(means) // 2 :]) > _STRAIGHT:
         return (
             "Still travelling: the path was straight until the end. A start nearer to the answer "
             "would help, or going on from here with more budget."
@@ -64,7 +69,8 @@ def sentence(plan: Plan, history: History, means: Float[np.ndarray, "rounds dim"
         "the gradient stood out from the noise" if heard > 1.0 else "noise was most of each step"
     )
     more = "" if heard > 1.0 else " More records or a larger epsilon would help."
-    return f"Settled: the path turned round before the end, and {clear}.{more}"
+    settled = "the loss fell no more" if means is None else "the path turned round"
+    return f"Settled: {settled} before the end, and {clear}.{more}"
 
 
 def _straight(points: Float[np.ndarray, "some dim"]) -> float:
@@ -73,11 +79,15 @@ def _straight(points: Float[np.ndarray, "some dim"]) -> float:
     return float(np.linalg.norm(points[-1] - points[0])) / length if length > 0 else 0.0
 
 
-def _fell(history: History) -> bool:
-    """Whether the loss fell between the halves of the run, beyond doubt and by over 1%."""
+def _fell(history: History, since: float = 0.0) -> bool:
+    """Whether the loss fell between the halves of the run, beyond doubt and by over 1%.
+
+    Of the rest of the run alone, if it is to count `since` a later time.
+    """
     if history.loss is None or history.loss_std is None:
         return False
     values = history.loss.ravel()
+    values = values[int(since * len(values)) :]
     half = len(values) // 2
     if half == 0:
         return False

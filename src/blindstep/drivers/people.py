@@ -79,18 +79,18 @@ def by_person(
     Without `people` they are what was given, and the unit is a record.
     """
     if people is None:
-        return loss, data, _unit_of_rows(rows)
+        return loss, data, unit_of_rows(rows)
     with jax.enable_x64(True):
         count_records(data)
         check_loss(
             loss, params, data
         )  # of one row: what is said about shapes is about the user's own
-    rows = _slots(rows)
+    rows = slots_of(rows)
     index, used = grouped(people, count_records(data), rows)
     slots = jax.tree.map(lambda leaf: _taken(leaf, index), data)
     shard = next((leaf.sharding for leaf in jax.tree.leaves(slots) if _is_sharded(leaf)), None)
     counts = used if shard is None else jax.device_put(used, shard)
-    return _CompiledPersonLoss(loss), (slots, counts), _unit_of_people(rows)
+    return _CompiledPersonLoss(loss), (slots, counts), unit_of_people(rows)
 
 
 def by_person_on_host(
@@ -98,15 +98,15 @@ def by_person_on_host(
 ) -> tuple[Loss, PyTree, str]:
     """The same for the host driver: a slot is a tree of rows, as the user's function takes them."""
     if people is None:
-        return loss, data, _unit_of_rows(rows)
-    rows = _slots(rows)
+        return loss, data, unit_of_rows(rows)
+    rows = slots_of(rows)
     index, used = grouped(people, count_records(data), rows)
     data = jax.tree.map(np.asarray, data)
     slots = tuple(
         jax.tree.map(lambda leaf, own=own: leaf[own], data) for own in np.ascontiguousarray(index.T)
     )
     mean = VectorizedPersonLoss(loss) if vectorized else PersonLoss(loss)
-    return mean, (slots, used), _unit_of_people(rows)
+    return mean, (slots, used), unit_of_people(rows)
 
 
 def count_people(people: Any, number: int) -> int:
@@ -194,11 +194,13 @@ def _is_sharded(leaf: Any) -> bool:
     return mesh.over_records(leaf) is not None
 
 
-def _slots(rows: int | None) -> int:
+def slots_of(rows: int | None) -> int:
+    """How many rows of a person are used at most."""
     return ROWS if rows is None else count("rows", rows)
 
 
-def _unit_of_rows(rows: int | None) -> str:
+def unit_of_rows(rows: int | None) -> str:
+    """What is protected where each row is a record of its own."""
     if rows is not None:
         raise InvalidArgument(
             f"rows = {rows!r} is how many rows of a person are used: give people=, an identifier for "
@@ -207,5 +209,6 @@ def _unit_of_rows(rows: int | None) -> str:
     return RECORD
 
 
-def _unit_of_people(rows: int) -> str:
+def unit_of_people(rows: int) -> str:
+    """What is protected where a person has several rows."""
     return f"{PERSON} (all rows of one identifier are one record, at most {rows} of them used)"

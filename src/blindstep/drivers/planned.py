@@ -9,6 +9,7 @@ from typing import Any
 
 from blindstep.drivers.pytrees import ParameterSpace, rounding
 from blindstep.errors import InvalidArgument
+from blindstep.estimate.signs import Signs
 from blindstep.ledger import plan_file
 from blindstep.optimize.delta import check_delta
 from blindstep.optimize.plan import Plan
@@ -24,7 +25,7 @@ CHOICES = tuple(
 )
 
 
-def _earlier(directory: Any, wanted: Mapping[str, Any]) -> Plan | None:
+def earlier(directory: Any, wanted: Mapping[str, Any]) -> Plan | None:
     """The plan in natural units that a run directory holds, if it is for the same problem.
 
     How many evaluations take a minute is measured anew in each process: a resumed run keeps its own.
@@ -78,9 +79,9 @@ def _plan_for(
         if given.get("preset", "scaled") != "scaled" or "radius" in given:
             return make_plan(**sizes, **given)
         if "evaluations" not in given:
-            earlier = _earlier(arguments.get("checkpoint"), sizes | given)
-            if earlier is not None:
-                return earlier
+            found = earlier(arguments.get("checkpoint"), sizes | given)
+            if found is not None:
+                return found
             given["evaluations"] = None if effort is None else effort()
         return make_plan(**sizes, leaves=space.sizes, **given)
     if given:
@@ -89,9 +90,16 @@ def _plan_for(
             f"give a ready plan or {names}, not both: the plan has fixed all choices. Leave out one "
             "of the two."
         )
+    refuse_for_networks(plan)
     if plan.dim != space.dim or plan.records > records:
         raise InvalidArgument(
             f"the plan is for {plan.records} records in dimension {plan.dim}, but there are "
             f"{records} records and {space.dim} parameters: plan again."
         )
     return plan
+
+
+def refuse_for_networks(plan: Plan) -> None:
+    """Raise if the plan is one of `blindstep.torch`, whose directions have no other driver."""
+    if plan.sampler == Signs.name:
+        raise InvalidArgument("this plan is for a network: run it with blindstep.torch.minimize.")

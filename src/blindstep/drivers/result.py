@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -19,6 +20,26 @@ from blindstep.optimize.plan import Plan
 from blindstep.private.gate import Gate
 from blindstep.private.noise import public_stream
 from blindstep.private.statement import RECORD, Statement
+
+
+@runtime_checkable
+class Told(Protocol):
+    """What a report tells of, whichever driver made it."""
+
+    @property
+    def privacy(self) -> Statement:
+        """The privacy statement."""
+        ...
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that was run."""
+        ...
+
+    @property
+    def history(self) -> History:
+        """Public quantities over the run."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -92,11 +113,8 @@ def finished(
     with jax.enable_x64(True):
         stream = public_stream(gate.public, "chosen round")
         chosen = int(jax.random.randint(stream, (), 0, len(means)))
-    points, history = np.stack(means), History(told[..., 0], told[..., 1])
-    if plan.curve:
-        unit = 1.0 if scales is None else float(scales.unit)
-        std = LARGEST * plan.noise_std / (plan.curve * plan.bounds.first_clip)
-        history = replace(history, loss=unit * told[..., 2], loss_std=unit * std)
+    points, unit = np.stack(means), 1.0 if scales is None else float(scales.unit)
+    history = history_of(plan, told, unit)
     if scales is not None:
         points = np.asarray(scales.place(points))
     best = outcome.best_round(history)
@@ -111,3 +129,12 @@ def finished(
         best_round=best,
         scales=scales,
     )
+
+
+def history_of(plan: Plan, told: Float[np.ndarray, "rounds horizon 3"], unit: float) -> History:
+    """The history of a finished run; `unit` is that of its loss."""
+    history = History(told[..., 0], told[..., 1])
+    if not plan.curve:
+        return history
+    std = LARGEST * plan.noise_std / (plan.curve * plan.bounds.first_clip)
+    return replace(history, loss=unit * told[..., 2], loss_std=unit * std)

@@ -6,7 +6,12 @@ Both evaluate the loss f of a record at a pair of points for each of q direction
     DIFF (Algorithm alg:zeroth-diff):  c_j = (f(x + h u_j) - f(y + h u_j)) / h
     estimate of the record:            e = sum_j (d/q) c_j u_j
 
-where d is the dimension and h the smoothing radius. In expectation e is the gradient of the uniform
+where d is the dimension and h the smoothing radius. With one side, GRAD evaluates at x + h u_j alone:
+
+    c_j = (f(x + h u_j) - mean over all j of f(x + h u_j)) / h.
+
+Along few random directions of very many parameters that is as good, and takes half the evaluations:
+curvature moves all values by nearly the same. In expectation e is the gradient of the uniform
 smoothing of f at x, or the difference of these gradients between x and y (Lemmas lem:grad-estimator,
 lem:diff-estimator).
 
@@ -68,6 +73,7 @@ class Estimator(eqx.Module):
         curve: weight of the loss itself in a record's vector, whose last coordinate it then is; 0:
             it is not there. For shared directions only.
         precision: "float64" or "float32", of directions and probe points.
+        sides: 2, or 1 for a GRAD that evaluates on one side of the point. For values from outside.
     """
 
     dim: int = eqx.field(static=True)
@@ -79,6 +85,7 @@ class Estimator(eqx.Module):
     sharing: Sharing = eqx.field(static=True, default=Sharing.RECORD)
     precision: str = eqx.field(static=True, default="float64")
     curve: float = eqx.field(static=True, default=0.0)
+    sides: int = eqx.field(static=True, default=2)
 
     def __check_init__(self) -> None:
         count("dim", self.dim)
@@ -169,24 +176,27 @@ class Estimator(eqx.Module):
         return jnp.asarray(self.smoothing * near)
 
     def coefficients(
-        self, query: Query, values: Float[Array, "*records 2 q"]
+        self, query: Query, values: Float[Array, "*records sides q"]
     ) -> Float[Array, "*records size"]:
-        """The coefficients (d/q) c_j from the values at each pair of points, and the loss if wanted.
+        """The coefficients (d/q) c_j from the values along each direction, and the loss if wanted.
 
         Differences of values are clamped to what the bounds allow. A value that is not finite gives
         NaN, and the gate counts a record with a NaN as 0.
         """
         values = values.astype(jnp.float64)
-        first, second = values[..., 0, :], values[..., 1, :]
+        first, second = values[..., 0, :], values[..., -1, :]
+        if self.sides == 1:
+            second = jnp.broadcast_to(jnp.mean(first, axis=-1, keepdims=True), first.shape)
         limit = self._clamp(query)
         difference = jnp.clip(first - second, -limit, limit)
-        width = self._distance(query) * (2.0 if query.kind is Kind.GRAD else 1.0)
+        both = query.kind is Kind.GRAD and self.sides == 2
+        width = self._distance(query) * (2.0 if both else 1.0)
         finite = jnp.isfinite(first) & jnp.isfinite(second)
         slopes = jnp.where(finite, (self.dim / self.directions) * difference / width, jnp.nan)
         return slopes if self.curve == 0 else self._with_value(slopes, values)
 
     def _with_value(
-        self, slopes: Float[Array, "*records q"], values: Float[Array, "*records 2 q"]
+        self, slopes: Float[Array, "*records q"], values: Float[Array, "*records sides q"]
     ) -> Float[Array, "*records size"]:
         """The slopes, clipped on their own, and the mean of the values as one more coordinate.
 

@@ -46,10 +46,12 @@ class Look(eqx.Module):
     Attributes:
         leaves: how many parameters each leaf has.
         each: along how many directions pairs of points lie in a leaf; its axes, if it has no more.
+        signs: whether the directions are always random signs (`estimate.signs`), never the axes.
     """
 
     leaves: tuple[int, ...] = eqx.field(static=True)
     each: int = eqx.field(static=True)
+    signs: bool = eqx.field(static=True, default=False)
 
     @property
     def dim(self) -> int:
@@ -64,7 +66,7 @@ class Look(eqx.Module):
     @property
     def axes(self) -> bool:
         """Whether the directions are the axes."""
-        return self.counts == self.leaves
+        return self.counts == self.leaves and not self.signs
 
     @property
     def crossed(self) -> bool:

@@ -18,7 +18,7 @@ numbers. All of this is public: functions of releases.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -39,6 +39,9 @@ _TOO_FEW = 0.2
 _HIDDEN = 0.25
 # Noise on a place beyond which histograms of all looks are read together.
 _FAINT = 0.1
+# Places that a size is read from: more where two kinds of records may be apart, as right and wrong
+# answers of a network are, and a jump from one kind to the other would change the length of all steps.
+_WINDOW, _WIDE = 3, 7
 # How much farther to probe then, and where nothing is known yet.
 _FARTHER, _FIRST_DISTANCE = 16.0, 0.01
 # The length of a step where nothing tells one: of parameters of size 1, and of their own size if more.
@@ -93,25 +96,51 @@ def along(axes: Any, natural: Any) -> Any:
     return axes * natural if axes.ndim == 1 else natural @ axes.T
 
 
+class Units(NamedTuple):
+    """What looks find of a problem whose parameters are too many to list."""
+
+    lengths: Float[np.ndarray, " leaves"]  # the natural unit of the parameters in each leaf
+    unit: float  # the unit of the loss
+    jumps: bool  # whether the loss is a staircase
+
+
 class Finder:
     """Reads looks one after the other, and says where the next one probes.
 
     Attributes:
         looks: how many there are.
         distance: h of the next look.
+        even: a factor for each leaf: probes in it lie that much farther out.
         axes: A of the next look, up to a factor: probes lie at origin + A offset.
     """
 
     looks = _LOOKS
 
-    def __init__(self, look: Look, origin: Float[np.ndarray, " dim"], noise: float) -> None:
-        """`noise` is the standard deviation on each coordinate of a release."""
-        self._look, self._noise, self._origin = look, noise, origin
-        self.distance = _FIRST_DISTANCE * max(1.0, float(np.linalg.norm(origin)))
-        self.axes = np.eye(look.dim) if look.crossed else np.ones(look.dim)
+    def __init__(self, look: Look, size: float, noise: float, out: float = 1.0) -> None:
+        """Stand before the first look.
+
+        Args:
+            look: what is asked of a record.
+            size: the norm of the start.
+            noise: the standard deviation on each coordinate of a release.
+            out: at how many natural units looks probe: more along a few random directions of many
+                parameters, of which a record feels little.
+        """
+        self._look, self._noise, self._size, self._out = look, noise, size, out
+        self._window = _WINDOW if out == 1.0 else _WIDE
+        self.distance = _FIRST_DISTANCE * max(1.0, size)
+        self.even = np.ones(len(look.leaves))
+        self._axes = np.eye(look.dim) if look.crossed else np.ones(look.dim if look.axes else 1)
         self._values, self._counts, self._taken = np.zeros(()), np.zeros(()), 0
         self._slopes: list[tuple[float, float]] = []  # (h, slope) of each look that saw one
         self._slope, self._at, self._silent = 1.0, self.distance, False
+
+    @property
+    def axes(self) -> Float[np.ndarray, "dim dim"] | Float[np.ndarray, " dim"]:
+        """A, up to a factor."""
+        if self._look.crossed:  # all parameters are one leaf
+            return self._axes
+        return self._axes * np.repeat(self.even, self._look.leaves)
 
     def take(self, release: Float[np.ndarray, " size"]) -> None:
         """Read the release of the next look."""
@@ -119,7 +148,7 @@ class Finder:
         self._values, self._counts = self._values + parts.values, self._counts + parts.slopes
         self._taken += 1
         noise = self._noise * math.sqrt(self._taken)
-        self._unit = _heaviest(self._values, noise)
+        self._unit = _heaviest(self._values, noise, self._window)
         # A loss that is 0 for nearly everybody has no size of its own at the start.
         self._sized = _around_heaviest(self._values) > max(_TOO_FEW * self._taken, 3.0 * noise)
         weight = np.array([_around_heaviest(leaf) for leaf in parts.slopes])
@@ -129,30 +158,41 @@ class Finder:
             self.distance *= _FARTHER
             return
         # Where one look is hard to read, all of them together are easier.
-        pooled = self._noise > _FAINT
+        pooled = self._noise > _FAINT or self._out != 1.0
         slopes = self._counts / self._taken if pooled else parts.slopes
         noise = self._noise / math.sqrt(self._taken) if pooled else self._noise
-        sizes = np.array([_heaviest(leaf, noise) for leaf in slopes])
+        sizes = np.array([_heaviest(leaf, noise, self._window) for leaf in slopes])
         self._slope, self._at = float(np.linalg.norm(sizes[seen])), self.distance
         self._slopes.append((self.distance, self._slope))
         if len(self._slopes) > 1:
             self._even(sizes, seen)
             self._stretch(parts)
-        self.distance = self._length()
+        self.distance = self._out * self._length()
         first = self._slopes[0][0]
-        if len(self._slopes) == 1 and abs(math.log2(self.distance / first)) < 2.0:
+        near = abs(math.log2(self.distance / first)) < 2.0
+        if len(self._slopes) == 1 and near and self._out == 1.0:
             self.distance = first / 8.0  # elsewhere, to see whether slopes grow
 
-    def scales(self) -> Scales:
-        """The scales, after the last look."""
+    def scales(self, origin: Float[np.ndarray, " dim"]) -> Scales:
+        """The scales, after the last look. `origin` is the start."""
+        length, unit, jumps = self._found()
+        return Scales(origin, length * self.axes, np.asarray(unit), jumps)
+
+    def units(self) -> Units:
+        """The same by leaves, where the directions are not the axes."""
+        length, unit, jumps = self._found()
+        return Units(length * self.even, unit, jumps)
+
+    def _found(self) -> tuple[float, float, bool]:
+        """The length of a natural unit, the unit of the loss, and whether the loss is a staircase."""
         jumps = self._jumps()
         # A staircase has no slope of its own: its length is that of the probes it answered to.
-        length = self._at / 2.0 if jumps else self._length()
-        return Scales(self._origin, length * self.axes, np.asarray(self._slope * length), jumps)
+        length = self._at / (2.0 * self._out) if jumps else self._length()
+        return length, self._slope * length, jumps
 
     def _length(self) -> float:
         """The distance over which a slope uses up a loss; without a loss to go by, that of a guess."""
-        guess = _GUESS * max(1.0, float(np.linalg.norm(self._origin)))
+        guess = _GUESS * max(1.0, self._size) / self._out
         return self._unit / self._slope if self._sized else guess
 
     def _jumps(self) -> bool:
@@ -162,7 +202,8 @@ class Finder:
         """
         if self._noise > _HIDDEN or not self._slopes:
             return False
-        if self._silent or len(self._slopes) < 2:
+        # Far out, slopes fall because losses are bounded: that says nothing about stairs.
+        if self._silent or len(self._slopes) < 2 or self._out != 1.0:
             return self._silent
         (far, before), (near, after) = self._slopes[:2]
         grown, closer = math.log(after / before), math.log(far / near)
@@ -175,7 +216,7 @@ class Finder:
             return
         along_one = sizes / np.sqrt(leaves)
         usual = self._slope / math.sqrt(float(np.sum(leaves[seen])))
-        self.axes = self.axes * np.repeat(np.where(seen, usual / along_one, 1.0), leaves)
+        self.even = self.even * np.where(seen, usual / along_one, 1.0)
 
     def _stretch(self, parts: Parts) -> None:
         """Shorter units for coordinates with more than their share of the slopes.
@@ -191,7 +232,7 @@ class Finder:
         believed = max(0.0, 1.0 - noise / max(float(np.sum(off**2)), 1e-300))
         shares = 1.0 + believed * off
         stretch = 1.0 / np.sqrt(np.maximum(shares, 1.0))
-        self.axes = self.axes * stretch
+        self._axes = self._axes * stretch
         left = float(np.mean(np.maximum(shares, 0.25) * stretch**2))
         self._slope *= math.sqrt(left)
         if parts.products is not None:
@@ -213,7 +254,7 @@ class Finder:
         edge = longest * (math.sqrt(2.0) * float(np.linalg.norm(stretch)) + _SURE * longest)
         least = max(edge * self._noise, _LEAST_EIGENVALUE / dim)
         shorter = np.sqrt(least / np.maximum(values, least))
-        self.axes = self.axes @ ((vectors * shorter) @ vectors.T)
+        self._axes = self._axes @ ((vectors * shorter) @ vectors.T)
         gone = float(np.sum(values * (1.0 - shorter**2)))
         self._slope *= math.sqrt(min(max(1.0 - gone, 1.0 / dim), 1.0))
 
@@ -223,15 +264,15 @@ def _around_heaviest(counts: Float[np.ndarray, " places"]) -> float:
     return float(np.max(np.convolve(counts, np.ones(3), "same")))
 
 
-def _heaviest(counts: Float[np.ndarray, " places"], noise: float) -> float:
+def _heaviest(counts: Float[np.ndarray, " places"], noise: float, window: int) -> float:
     """The size around which most records are: the middle of the heaviest three places.
 
     Three places are a factor of 8: wide enough for the bulk, so that the largest of all noises does
-    not look like it. Their mean weighs them by what they hold.
+    not look like it. The mean of `window` places around it weighs them by what they hold.
     """
     away = np.abs(np.arange(len(counts)) + FIRST)
     weight = np.convolve(counts, np.ones(3), "same") - _FARFETCHED * noise * away
-    middle = int(np.argmax(weight))
-    places = np.arange(max(0, middle - 1), min(len(counts), middle + 2))
+    middle, beside = int(np.argmax(weight)), window // 2
+    places = np.arange(max(0, middle - beside), min(len(counts), middle + beside + 1))
     weights = np.maximum(counts[places], 0.0) + 1e-12
     return 2.0 ** (float(np.average(places, weights=weights)) + FIRST)

@@ -12,6 +12,7 @@ from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Directions, Sphere
 from blindstep.estimate.estimators import Sharing
 from blindstep.estimate.frames import Haar, Structured
+from blindstep.estimate.signs import Signs
 from blindstep.optimize.prefix import MECHANISMS
 from blindstep.optimize.theory import Problem
 from blindstep.private.statement import Privacy
@@ -19,6 +20,8 @@ from blindstep.private.statement import Privacy
 PRESETS = ("scaled", "tight", "paper", "klt")
 ORACLES = ("variance-reduced", "naive")
 SAMPLERS: dict[str, type[Directions]] = {each.name: each for each in (Sphere, Haar, Structured)}
+# Signs are for networks (`optimize.networks`): plans in natural units, which certify nothing.
+NATURAL_SAMPLERS = SAMPLERS | {Signs.name: Signs}
 SHARINGS = tuple(each.value for each in Sharing)
 
 _AMOUNTS = ("radius", "lipschitz", "gap", "smoothing", "reach")

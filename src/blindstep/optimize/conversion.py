@@ -96,11 +96,11 @@ class Conversion(eqx.Module):
 
         With `later`, the key of the step after so many more: keys are known before their points.
         """
-        key = self._direction_key(state.round, state.step + later, public)
+        key = self.direction_key(state.round, state.step + later, public)
         nearness = self.learner.probing(state.learner)
         return Query(state.point, state.previous, key, kind, nearness)
 
-    def _direction_key(
+    def direction_key(
         self, round_: Int[Array, ""], step: Int[Array, ""], public: Key[Array, ""]
     ) -> Key[Array, ""]:
         """The public key of a step's directions: one for each step, or for each block."""
@@ -123,7 +123,7 @@ class Conversion(eqx.Module):
         fresh = self.prefix.init(self.estimator.size)
         sums, total = self.prefix.next(jnp.where(place == 0, fresh, state.sums), release, place)
         if frame is None and self.estimator.shared:
-            key = self._direction_key(state.round, state.step, public)
+            key = self.direction_key(state.round, state.step, public)
             frame = self.estimator.prepare_one(key)
         gradient = lift(self.estimator, total[: self.estimator.gradient_size], frame)
         step = self.learner.update(state.learner, state.move, gradient)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from blindstep.estimate import estimators
 from blindstep.estimate.estimators import Sharing
-from blindstep.optimize.choices import SAMPLERS
+from blindstep.optimize.choices import NATURAL_SAMPLERS
 from blindstep.optimize.prefix import MECHANISMS, prefix_of
 from blindstep.optimize.theory import Moments, frame_moments, sphere_moments
 from blindstep.private.mechanisms import Mechanism
@@ -32,13 +32,15 @@ def row_norms(name: str, steps: int) -> Float[np.ndarray, " steps"]:
 @lru_cache(maxsize=4096)
 def gain_of(sampler: str, sharing: str, directions: int, dim: int) -> float:
     """The longest that a record's vector can be for coefficients of at most 1."""
-    return estimators.gain_of(SAMPLERS[sampler](), Sharing(sharing), directions, dim)
+    return estimators.gain_of(NATURAL_SAMPLERS[sampler](), Sharing(sharing), directions, dim)
 
 
 @lru_cache(maxsize=4096)
 def moments_of(sampler: str, directions: int, dim: int) -> Moments:
     """Second moments of a record's estimate along these directions."""
-    return (frame_moments if SAMPLERS[sampler].orthonormal else sphere_moments)(dim, directions)
+    return (frame_moments if NATURAL_SAMPLERS[sampler].orthonormal else sphere_moments)(
+        dim, directions
+    )
 
 
 @lru_cache(maxsize=2**16)

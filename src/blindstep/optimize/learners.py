@@ -16,9 +16,6 @@ from jaxtyping import Array, Float, PyTree
 
 from blindstep.private.clip import Scalar
 
-# The share of the first probing distance below which probes do not come closer.
-_NEAREST = 0.1
-
 
 class Step(NamedTuple):
     """What a learner does after a released gradient."""
@@ -100,14 +97,15 @@ class Falling(Learner):
 
         Delta_{t+1} = -reach (1 - t / steps) g~_t / |g~_t|,      t = 0 .. steps - 1
 
-    Probes come closer with the steps, down to a tenth of where they began. `widening` says how much
-    farther than the plan's smoothing they begin: more where the loss is a staircase.
+    Probes come closer with the steps, down to the share `nearest` of where they began. `widening` says
+    how much farther than the plan's smoothing they begin: more where the loss is a staircase.
     """
 
     goes_on: ClassVar[bool] = True
     reach: float | Float[Array, ""]
     steps: int = eqx.field(static=True)
     widening: float | Float[Array, ""] = 1.0
+    nearest: float | Float[Array, ""] = 0.1
 
     def init(self) -> Float[Array, ""]:
         """Steps made, over all rounds."""
@@ -118,13 +116,17 @@ class Falling(Learner):
     ) -> Step:
         """A step of the length whose turn it is, against the gradient."""
         norm = jnp.sqrt(jnp.vdot(gradient, gradient))
-        length = self.reach * jnp.maximum(1.0 - state / self.steps, 0.0)
+        length = self.length(state)
         move = -jnp.where(norm > 0, length / norm, 0.0) * gradient
         return Step(state + 1.0, move, jnp.where(norm > 0, length, 0.0), norm)
 
+    def length(self, state: Float[Array, ""]) -> Float[Array, ""]:
+        """How long the next move is."""
+        return self.reach * jnp.maximum(1.0 - state / self.steps, 0.0)
+
     def probing(self, state: Float[Array, ""]) -> Float[Array, ""]:
-        """As the steps fall, and never below a tenth."""
-        return self.widening * jnp.maximum(1.0 - state / self.steps, _NEAREST)
+        """As the steps fall, and never below `nearest`."""
+        return self.widening * jnp.maximum(1.0 - state / self.steps, self.nearest)
 
     def place(self, uniform: Float[Array, ""]) -> float:
         """At the end of the move."""

@@ -9,36 +9,22 @@ from functools import cached_property
 
 import numpy as np
 
-from blindstep.errors import InvalidArgument, count, finite
+from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.estimators import Estimator, Sharing, record_bound
 from blindstep.estimate.looks import Look
-from blindstep.optimize import kept, plan_json, plan_words, promise
-from blindstep.optimize.choices import (
-    PRESETS,
-    SAMPLERS,
-    SHARINGS,
-    moderate_bounds,
-    one_of,
-    plain_numbers,
-)
+from blindstep.estimate.signs import Signs
+from blindstep.optimize import kept, plan_checks, plan_json, plan_words, promise
+from blindstep.optimize.choices import NATURAL_SAMPLERS
 from blindstep.optimize.conversion import Conversion
 from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Falling, Learner
-from blindstep.optimize.prefix import MECHANISMS, prefix_of
+from blindstep.optimize.prefix import prefix_of
 from blindstep.optimize.theory import BoundParts, Moments
 from blindstep.private import accounting
 from blindstep.private.mechanisms import Independent
 from blindstep.private.schedule import Kind, Schedule
 from blindstep.private.statement import Privacy
 from blindstep.private.terms import Terms, calibrated
-
-_COUNTS = (
-    *("records", "dim", "horizon", "period", "rounds", "first_batch", "diff_batch"),
-    "directions",
-)
-_AMOUNTS = ("smoothing", "radius", "reach", "lipschitz", "gap")
-# The largest amount, and one over the smallest: quotients of a user's amounts and counts fit.
-_MOST = 1e60
 
 
 class PastTheMost(InvalidArgument):
@@ -58,7 +44,7 @@ class Plan:
     Attributes:
         preset: whose parameters these are: "scaled", "tight", "paper" or "klt".
         mechanism: the noise of a block: "independent", "tree", "sqrt" or "blt".
-        sampler: the probing directions: "sphere", "haar" or "structured".
+        sampler: the probing directions: "sphere", "haar", "structured" or "signs".
         sharing: whether each "record" has its own directions, or a "block" shares one frame.
         records: number of records the plan is made for.
         dim: number of parameters.
@@ -83,6 +69,7 @@ class Plan:
         look_batch: records of a look.
         look_share: the share of rho^2 that the looks spend together.
         curve: weight of the loss in each release, whose mean is then part of the history; 0: none.
+        sides: of a point on which a GRAD evaluates along a direction, 2 or 1 (`blindstep.torch`).
     """
 
     preset: str
@@ -111,41 +98,10 @@ class Plan:
     look_batch: int = 0
     look_share: float = 0.0
     curve: float = 0.0
+    sides: int = 2
 
     def __post_init__(self) -> None:
-        one_of("preset", self.preset, PRESETS)
-        one_of("mechanism", self.mechanism, MECHANISMS)
-        one_of("sampler", self.sampler, SAMPLERS)
-        one_of("sharing", self.sharing, SHARINGS)
-        plain_numbers(self, _COUNTS, _AMOUNTS, _MOST)
-        moderate_bounds(self.bounds, _MOST)
-        for name in ("looks", "look_directions", "look_batch"):
-            count(name, getattr(self, name), 0)
-        if not 0.0 <= finite("curve", self.curve) <= 1.0 or (self.curve and not self._has_room()):
-            raise InvalidArgument(
-                f"curve {self.curve:g}: a weight from 0 to 1, in a plan of gradients alone (period 1) "
-                "along shared directions, with a clip. Leave it out."
-            )
-        if not 0.0 <= finite("look_share", self.look_share) < 1.0:
-            raise InvalidArgument(f"look_share {self.look_share:g}: a share from 0 to below 1.")
-        for leaf in self.look_leaves:
-            count("look_leaves", leaf)
-        if (self.looks > 0) != (self.look_directions * self.look_batch * self.look_share > 0):
-            raise InvalidArgument(
-                "looks, look_directions, look_batch and look_share go together: give all."
-            )
-        if sum(self.look_leaves) != (self.dim if self.looks else 0):
-            raise InvalidArgument("look_leaves must add up to dim in a plan with looks.")
-        if self.horizon % self.period:
-            raise InvalidArgument(
-                f"horizon {self.horizon} is not a multiple of the period {self.period}: a round is "
-                "a whole number of blocks. Change one of them."
-            )
-
-    def _has_room(self) -> bool:
-        """Whether the loss can be a coordinate of a record's vector."""
-        clipped = self.bounds.first_clip < math.inf
-        return self.period == 1 and self.sharing == "block" and clipped
+        plan_checks.check(self)
 
     # -- what the run does ------------------------------------------------------------------------
 
@@ -171,12 +127,13 @@ class Plan:
         return Estimator(
             dim=self.dim,
             directions=self.directions,
-            sampler=SAMPLERS[self.sampler](),
+            sampler=NATURAL_SAMPLERS[self.sampler](),
             smoothing=self.smoothing,
             reach=self.reach,
             bounds=self.bounds,
             sharing=Sharing(self.sharing),
             curve=self.curve,
+            sides=self.sides,
         )
 
     @property
@@ -196,7 +153,10 @@ class Plan:
         """
         reach, step = float(self.reach), self.step
         if self.preset == "scaled":
-            learner: Learner = Falling(reach, self.schedule.releases, 4.0 if jumps else 1.0)
+            # Numbers of 16 bits would swallow closer probes of a network.
+            nearest = 1.0 if self.sampler == Signs.name else 0.1
+            widening = 4.0 if jumps else 1.0
+            learner: Learner = Falling(reach, self.schedule.releases, widening, nearest)
         else:
             learner = AdaptiveStep(reach) if step is None else ConstantStep(reach, step)
         return Conversion(
@@ -242,7 +202,7 @@ class Plan:
     @property
     def look(self) -> Look:
         """What a look asks of a record."""
-        return Look(self.look_leaves, self.look_directions)
+        return Look(self.look_leaves, self.look_directions, self.sampler == Signs.name)
 
     @cached_property
     def look_terms(self) -> Terms | None:
@@ -258,7 +218,7 @@ class Plan:
     def evaluations(self) -> int:
         """Evaluations of the loss in the whole run."""
         batches = self.first_batch + self.diff_batch * (self.period - 1)
-        steps = 2 * self.directions * batches * self.rounds * (self.horizon // self.period)
+        steps = self.sides * self.directions * batches * self.rounds * (self.horizon // self.period)
         return steps + (self.looks * self.look_batch * self.look.evaluations if self.looks else 0)
 
     @property

@@ -35,15 +35,15 @@ _SHORTEST, _LONGEST, _SMOOTHING, _CLIP = 1.6, 3.0, 0.5, 0.45
 _FEW = 144
 # sqrt(4%) of a step's budget shows the mean loss.
 CURVE = 0.2
-_ROUNDS = 16
+ROUNDS = 16
 _FEWEST_DIRECTIONS = 8
 # The share of rho^2 that looks along the axes spend: a run with the rest has 8% more noise. Others show
 # histograms alone: they spend what brings noise on these down to 0.04, and at most 6%.
 _LOOK_SHARE, _LOOK_NOISE, _FAINT_SHARE = 0.15, 0.04, 0.06
 # The most noise in which a histogram for each leaf is worth having.
-_LEAF_NOISE = 0.08
+LEAF_NOISE = 0.08
 # The share of the evaluations that looks may take.
-_LOOKING = 0.25
+LOOKING = 0.25
 _FEW_LOOK_DIRECTIONS = (16, 4, 1)
 EVALUATIONS = 2**24
 
@@ -73,7 +73,7 @@ def plan_scaled(
     most = count("evaluations", EVALUATIONS if evaluations is None else evaluations)
     look, look_batch = _looks(dim, records, most, privacy.rho, leaves or (dim,))
     spent = Finder.looks * look_batch * look.evaluations
-    share = _look_share(look, look_batch, privacy.rho)
+    share = look_share(look, look_batch, privacy.rho)
     wide = max(1.0, math.sqrt(dim / _FEW))
     most_steps = min(round(_STEPS * wide), _MOST_STEPS)
     steps = _steps(dim, records, privacy.rho * math.sqrt(1 - share), most_steps)
@@ -81,7 +81,7 @@ def plan_scaled(
     q, batch, steps = _sizes(wanted, directions is not None, records, most - spent, steps)
     if passes is not None:
         steps = max(1, min(steps, count("passes", passes) * (records // batch)))
-    horizon = max(1, steps // _ROUNDS)
+    horizon = max(1, steps // ROUNDS)
     rounds = max(1, steps // horizon)
     fewer = (most_steps / (rounds * horizon)) ** 0.4
     reach = fewer * min(_SHORTEST * wide, _LONGEST)
@@ -114,7 +114,7 @@ def plan_scaled(
         look_share=share,
         curve=CURVE,
     )
-    return finished(made, after=_notes(made))
+    return finished(made, after=notes(made))
 
 
 def _steps(dim: int, records: int, rho: float, most: int) -> int:
@@ -123,7 +123,7 @@ def _steps(dim: int, records: int, rho: float, most: int) -> int:
     return round(min(max(most * (_DROWNED / drowned) ** 2, _FEWEST_STEPS), most))
 
 
-def _look_share(look: Look, batch: int, rho: float) -> float:
+def look_share(look: Look, batch: int, rho: float) -> float:
     """The share of rho^2 for the looks.
 
     Shares and products of slopes are worth all that there may be; histograms are read well enough in
@@ -131,11 +131,11 @@ def _look_share(look: Look, batch: int, rho: float) -> float:
     """
     if look.axes:
         return _LOOK_SHARE
-    least = _LOOK_SHARE * (_look_noise(look, batch, rho) / _LOOK_NOISE) ** 2
+    least = _LOOK_SHARE * (look_noise(look, batch, rho) / _LOOK_NOISE) ** 2
     return min(least, _FAINT_SHARE)
 
 
-def _look_noise(look: Look, batch: int, rho: float) -> float:
+def look_noise(look: Look, batch: int, rho: float) -> float:
     """Noise on a place of a histogram, if looks spend all that they may, each on the same records."""
     return 2.0 * look.clip * math.sqrt(Finder.looks / _LOOK_SHARE) / (batch * rho)
 
@@ -164,11 +164,11 @@ def _looks(
     Of few parameters the axes and everybody, if that is cheap enough. Of more a few directions in each
     leaf, if noise lets a histogram for each be read; else a few in all of them.
     """
-    room = _LOOKING * evaluations / Finder.looks
+    room = LOOKING * evaluations / Finder.looks
     kinds = [Look((dim,), dim)]
     if dim > MOST_CROSSED and len(leaves) > 1:
         kinds = [Look(leaves, few) for few in _FEW_LOOK_DIRECTIONS]
-        kinds = [look for look in kinds if _look_noise(look, records, rho) <= _LEAF_NOISE]
+        kinds = [look for look in kinds if look_noise(look, records, rho) <= LEAF_NOISE]
     kinds += [Look((dim,), few) for few in _FEW_LOOK_DIRECTIONS if few < dim]
     for look in kinds:
         if records * look.evaluations <= room:
@@ -177,7 +177,7 @@ def _looks(
     return look, max(1, min(records, int(room // look.evaluations)))
 
 
-def _notes(plan: Plan) -> tuple[str, ...]:
+def notes(plan: Plan) -> tuple[str, ...]:
     """What a reader of the plan should know."""
     curve = plan.curve**2 / (1 + plan.curve**2)
     return (

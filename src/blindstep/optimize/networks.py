@@ -1,0 +1,158 @@
+"""The plan of a run on a network: few directions of very many parameters, in natural units.
+
+A step sees the part of the gradient g that lies along q random directions of d. That part is about
+sqrt(q/d) |g| long. Moving along it by a length r changes the loss by
+
+    - r sqrt(q/d) |g|  +  r^2 k / 2,      k = (q/d) k_g + (1 - q/d) k_mean,
+
+where k_g is the curvature along the gradient, and k_mean the mean curvature over all directions. The
+best r is sqrt(q/d) |g| / k, and what it gains depends on the product of q and the number of steps T
+alone. Networks have few directions of large curvature: with k_mean = RANK k_g / d,
+
+    reach = R sqrt(d q) / (q + RANK (1 - q/d)),
+
+with R = 1.5. What is left to choose:
+
+- one side: where there are at least four times as many parameters as directions, records are evaluated
+  on one side of the point, which gives twice the directions for the same evaluations.
+- q T: as many as the evaluations allow with all records in every step. With few evaluations for many
+  records, some of the records in each step. In noise, no more than keep the noise on a step at most 0.8
+  clips long: it is 2 sqrt(q T) / (n rho).
+- q: 16, and more once there are 160 steps.
+- looks: along 4 random directions in each leaf, at the distance of the steps' own probes.
+
+Everything else is as in `scaled`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from blindstep.errors import count
+from blindstep.estimate.bounds import Clip
+from blindstep.estimate.looks import Look
+from blindstep.estimate.signs import Signs
+from blindstep.optimize import scaled
+from blindstep.optimize.plan import Plan, finished
+from blindstep.private.statement import Privacy
+
+# How many directions of the gradient's curvature a network's curvature adds up to.
+_RANK = 64.0
+_REACH = 1.5
+# Probes lie at this share of the reach: nearer ones would drown in the rounding of 16 bits.
+_PROBE = 0.75
+# Of a record's slopes at the start.
+_CLIP = 0.25
+_DIRECTIONS, _MOST_STEPS, _FEWEST_STEPS, _DROWNED = 16, 160, 20, 0.8
+# One side of a point will do where directions are at most one in so many.
+_FEW_OF = 4
+# Directions of all steps together that are worth more than having every record in each step.
+_ENOUGH = 960
+_LOOK_DIRECTIONS = (4, 1)
+EVALUATIONS = 2**20
+
+
+def plan_network(
+    *,
+    dim: int,
+    records: int,
+    privacy: Privacy,
+    leaves: tuple[int, ...],
+    evaluations: int | None = None,
+    passes: int | None = None,
+    directions: int | None = None,
+) -> Plan:
+    """The plan for `records` records and a network of `dim` parameters.
+
+    Args:
+        dim: number of parameters that are tuned.
+        records: number of records.
+        privacy: the budget of everything.
+        leaves: the sizes of the tensors that the parameters are made of, in their order.
+        evaluations: the most evaluations of the loss, each of one record; 2^20 if left out.
+        passes: the most times that the steps go through the records.
+        directions: directions in each step.
+    """
+    dim, records = count("dim", dim), count("records", records)
+    most = count("evaluations", EVALUATIONS if evaluations is None else evaluations)
+    look, look_batch = _looks(dim, records, most, privacy.rho, leaves)
+    share = scaled.look_share(look, look_batch, privacy.rho)
+    left = most - scaled.Finder.looks * look_batch * look.evaluations
+    rho = privacy.rho * math.sqrt(1 - share)
+    wanted = None if directions is None else count("directions", directions)
+    q, steps, batch, sides = _sizes(dim, records, left, rho, wanted)
+    if passes is not None:
+        steps = max(1, min(steps, count("passes", passes) * (records // batch)))
+    horizon = max(1, steps // scaled.ROUNDS)
+    rounds = max(1, steps // horizon)
+    reach = _REACH * math.sqrt(dim * q) / (q + _RANK * (1 - q / dim))
+    smoothing = _PROBE * reach
+    made = Plan(
+        preset="scaled",
+        mechanism="independent",
+        sampler=Signs.name,
+        sharing="block",
+        records=records,
+        dim=dim,
+        horizon=horizon,
+        period=1,
+        rounds=rounds,
+        first_batch=batch,
+        diff_batch=batch,
+        directions=q,
+        smoothing=smoothing,
+        radius=smoothing + horizon * reach,
+        reach=reach,
+        bounds=Clip(_CLIP * math.sqrt(dim / q)),
+        lipschitz=None,
+        gap=None,
+        privacy=privacy,
+        looks=scaled.Finder.looks,
+        look_leaves=look.leaves,
+        look_directions=look.each,
+        look_batch=look_batch,
+        look_share=share,
+        curve=scaled.CURVE,
+        sides=sides,
+    )
+    return finished(made, after=scaled.notes(made))
+
+
+class _Sizes(NamedTuple):
+    directions: int
+    steps: int
+    batch: int
+    sides: int
+
+
+def _sizes(dim: int, records: int, evaluations: int, rho: float, wanted: int | None) -> _Sizes:
+    """Directions, steps, records in a step, and sides of a point on which they are evaluated."""
+    # q T such that noise is at most `_DROWNED` clips long with all records in every step.
+    quiet = max((0.5 * _DROWNED * records * rho) ** 2, _FEWEST_STEPS)
+    sides = 1 if dim >= _FEW_OF * max(wanted or 0, _DIRECTIONS) else 2
+    together = min(evaluations / (sides * records), quiet)
+    batch = records
+    if together < min(_ENOUGH, quiet):
+        together = min(_ENOUGH, quiet)
+        batch = max(1, min(records, int(evaluations // (sides * together))))
+    most = dim if sides == 2 else dim // _FEW_OF
+    q = wanted or min(most, max(_DIRECTIONS, round(together / _MOST_STEPS)))
+    if not wanted and together < q * _FEWEST_STEPS:
+        q = max(3 - sides, int(together // _FEWEST_STEPS))
+    # More steps along as many directions as there are show nothing new.
+    return _Sizes(q, max(1, min(int(together // q), _MOST_STEPS)), batch, sides)
+
+
+def _looks(
+    dim: int, records: int, evaluations: int, rho: float, leaves: tuple[int, ...]
+) -> tuple[Look, int]:
+    """A look and how many records it asks: each leaf on its own, if noise lets it be read."""
+    room = scaled.LOOKING * evaluations / scaled.Finder.looks
+    apart = [Look(leaves, few, signs=True) for few in _LOOK_DIRECTIONS]
+    kinds = [look for look in apart if scaled.look_noise(look, records, rho) <= scaled.LEAF_NOISE]
+    kinds += [Look((dim,), few, signs=True) for few in _LOOK_DIRECTIONS]
+    for look in kinds:
+        if records * look.evaluations <= room:
+            return look, records
+    return kinds[-1], max(1, min(records, int(room // kinds[-1].evaluations)))

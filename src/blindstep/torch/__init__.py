@@ -1,0 +1,21 @@
+"""Private tuning of any PyTorch model, from its losses alone: no gradient, and inference memory.
+
+    import blindstep as bs
+    import blindstep.torch
+
+    result = blindstep.torch.minimize(model, loss, data, privacy=bs.Privacy(epsilon=2, delta=1e-5))
+    result.save("tuned.blindstep")                      # kilobytes
+    blindstep.torch.load(base_model, "tuned.blindstep")  # the same weights, bit for bit
+
+Needs PyTorch: `pip install blindstep[torch]`.
+"""
+
+import os
+
+# JAX would take three quarters of an accelerator's memory for itself, and here it only keeps the gate.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+from blindstep.torch.result import Result
+from blindstep.torch.tuning import load, minimize, plan
+
+__all__ = ["Result", "load", "minimize", "plan"]

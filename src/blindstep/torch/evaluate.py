@@ -1,0 +1,218 @@
+"""The losses of records at shifted weights: in batches of one size, in one of three ways.
+
+*Layer by layer*: each operation of the model gets its shifted weights in a scratch buffer. Always
+works.
+*Recorded*: the same on an NVIDIA device, recorded once as a CUDA graph and played again. Starting the
+operations one by one from Python takes longer than many a model's operations do.
+*Together*: several shifts of a small model as one batch (`torch.func.vmap`).
+
+Which way is taken follows from sizes, devices and made-up records, never from a record. All batches
+have the same shape: the last one repeats its last record. So what is recorded fits all of them, and a
+record's values do not depend on how many others there are.
+
+Guarantee: the values of a record depend on that record and on public numbers alone, if the loss of a
+record does not depend on the records beside it (`rehearsal` tries that on made-up ones).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from blindstep.drivers.silence import interrupt, silence
+from blindstep.torch.records import KINDS, Batch, Records, leaves, of_people
+from blindstep.torch.signs import Shifts
+from blindstep.torch.weights import Weights
+
+# From the model and a batch to one number for each record.
+Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
+
+# Numbers in the weights of all shifts that go through together; of larger models one goes through.
+_TOGETHER = 2**22
+_MOST_TOGETHER = 64
+_SMALL, _SMALL_ON_DEVICE = 2**16, 2**20
+_TRIED = 8
+# Evaluations before a recording: libraries choose their kernels in the first ones.
+_WARM = 3
+# How far two ways may differ, as a share: they round in another order.
+_ALIKE = 1e-2
+
+
+class Shift(NamedTuple):
+    """Where to evaluate: the weights plus amount x signs, in each tensor."""
+
+    seeds: Int[np.ndarray, " tensors"]
+    amounts: Float[np.ndarray, " tensors"]
+
+
+class Evaluator:
+    """Evaluates the loss of records at shifted weights.
+
+    Attributes:
+        way: "layer by layer", "recorded" or "together".
+        batch: how many records go through the model at a time.
+    """
+
+    def __init__(self, weights: Weights, loss: Loss, records: Records, batch: int) -> None:
+        """Choose a way; others than layer by layer are tried on made-up records."""
+        self._weights, self._loss, self._records = weights, loss, records
+        self.batch = batch
+        self._device = weights.tensors[0].device
+        self._shifts = Shifts(len(weights.tensors))
+        self._play: Callable[[Batch], torch.Tensor] | None = None
+        self._together = 1
+        small = _SMALL_ON_DEVICE if self._device.type == "cuda" else _SMALL
+        if weights.dim <= small and self._works_together():
+            self.way = "together"
+        elif self._device.type == "cuda" and self._works_recorded():
+            self.way = "recorded"
+        else:
+            self.way = "layer by layer"
+
+    def values(
+        self, rows: Int[np.ndarray, " few"], shifts: Sequence[Shift]
+    ) -> Float[np.ndarray, "few shifts"]:
+        """The loss at each shift of records, at most a batch of them; NaN where there is none.
+
+        Raises and says nothing that depends on a record. One for which the loss raises voids its own
+        values alone: if a batch fails, each of its records is evaluated with nobody beside it.
+        """
+        with silence(worker=False), interrupt.watched(here=True), torch.inference_mode():
+            every = np.concatenate([rows, np.full(self.batch - len(rows), rows[-1])])
+            found = self._of(every, shifts)
+            if found is None:
+                void = np.full((1, len(shifts)), np.nan)
+                alone = [self._of(np.full(self.batch, row), shifts) for row in rows]
+                found = np.concatenate([void if each is None else each[:1] for each in alone])
+        return found[: len(rows)]
+
+    def _of(
+        self, rows: Int[np.ndarray, " batch"], shifts: Sequence[Shift]
+    ) -> Float[np.ndarray, "batch shifts"] | None:
+        """The values of a batch; None if it failed. The user's own Ctrl-C goes on."""
+        try:
+            batch = self._records.batch(rows, self._device)
+            found = self.of_batch(batch, shifts).double().cpu().numpy()
+        except BaseException:
+            found = None
+        interrupt.passed_on()
+        return found
+
+    def of_batch(self, batch: Batch, shifts: Sequence[Shift]) -> torch.Tensor:
+        """The values of a batch, records x shifts; raises what the loss raises."""
+        if self._together > 1:
+            groups = range(0, len(shifts), self._together)
+            found = [self._at_once(batch, shifts[at : at + self._together]) for at in groups]
+            return of_people(torch.cat(found), batch.used).T
+        found = []
+        for shift in shifts:
+            self._shifts.fill(*shift)
+            found.append((self._play or self._by_layer)(batch))
+        return of_people(torch.stack(found), batch.used).T
+
+    def _by_layer(self, batch: Batch) -> torch.Tensor:
+        with self._weights.probed(self._shifts):
+            return one_each(self._loss(self._weights.model, batch.rows), batch)
+
+    def _at_once(self, batch: Batch, shifts: Sequence[Shift]) -> torch.Tensor:
+        def one(own: list[torch.Tensor]) -> torch.Tensor:
+            with self._weights.replaced(own):
+                return one_each(self._loss(self._weights.model, batch.rows), batch)
+
+        seeds, amounts = np.stack([s.seeds for s in shifts]), np.stack([s.amounts for s in shifts])
+        return torch.func.vmap(one)(self._weights.stacked(seeds, amounts))
+
+    def try_out(self) -> int:
+        """Evaluate made-up records at a few shifts, and wait for the values. Says how many they are."""
+        batch = self._records.made_up(self.batch, self._device, KINDS)
+        count = len(self._weights.tensors)
+        shifts = [Shift(np.arange(count), np.full(count, 1e-6))] * _TRIED
+        with silence(worker=False), torch.inference_mode():
+            return self.of_batch(batch, shifts).cpu().numel()
+
+    # -- which way ------------------------------------------------------------------------------
+
+    def _works_together(self) -> bool:
+        self._together = min(_MOST_TOGETHER, _TOGETHER // self._weights.dim)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            works = self._agrees()
+        # Operations that PyTorch cannot do together it does one by one, which is slower, and says so.
+        works &= not any("batching rule" in str(each.message) for each in said)
+        self._together = self._together if works else 1
+        return works
+
+    def _works_recorded(self) -> bool:
+        devices = {each.device for each in self._weights.model.parameters()}
+        if len(devices) > 1:
+            return False
+        try:
+            with silence(worker=False), torch.inference_mode():
+                self._play = self._recorded()
+        except Exception:  # it waits for the device, or allocates where it may not: not recordable
+            return False
+        if not self._agrees():
+            self._play = None
+        return self._play is not None
+
+    def _recorded(self) -> Callable[[Batch], torch.Tensor]:
+        """The loss of a batch, recorded; tensors of the batch are copied to where it reads them."""
+        own = self._records.made_up(self.batch, self._device, KINDS)
+        self._shifts.on(self._device)
+        aside = torch.cuda.Stream(self._device)
+        aside.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(aside):
+            for _ in range(_WARM):
+                self._by_layer(own)
+        torch.cuda.current_stream(self._device).wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            values = self._by_layer(own)
+
+        def play(batch: Batch) -> torch.Tensor:
+            for to, given in zip(leaves(own), leaves(batch), strict=True):
+                to.copy_(given)
+            graph.replay()
+            return values.clone()
+
+        return play
+
+    def _agrees(self) -> bool:
+        """Whether this way gives what layer by layer gives, for made-up records at two shifts."""
+        chance, count = np.random.default_rng(0), len(self._weights.tensors)
+        shifts = [
+            Shift(chance.integers(2**63, size=count), np.full(count, amount))
+            for amount in (0.0, 1e-3)
+        ]
+        batch = self._records.made_up(self.batch, self._device, KINDS[::-1])
+        try:
+            with torch.inference_mode():
+                found = self.of_batch(batch, shifts)
+                for place, shift in enumerate(shifts):
+                    self._shifts.fill(*shift)
+                    wanted = of_people(self._by_layer(batch)[None], batch.used)[0]
+                    if not torch.allclose(
+                        found[:, place].double(), wanted.double(), _ALIKE, _ALIKE, equal_nan=True
+                    ):
+                        return False
+        except Exception:
+            return False
+        return True
+
+
+def one_each(value: Any, batch: Batch) -> torch.Tensor:
+    """The loss of a batch, if it is one real number for each of its rows; raises else."""
+    number = len(leaves(batch.rows)[0])
+    if not isinstance(value, torch.Tensor) or value.shape != (number,) or value.is_complex():
+        what = (
+            f"a tensor of shape {tuple(value.shape)} and type {value.dtype}"
+            if isinstance(value, torch.Tensor)
+            else type(value).__name__
+        )
+        raise ValueError(f"the loss gave {what} for {number} records")
+    return value

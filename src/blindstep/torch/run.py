@@ -1,0 +1,143 @@
+"""A run on a network: looks, then steps, through one gate each; charged, saved and resumed.
+
+What a run directory holds of a run is small: its keys, the released numbers, and the answers of the
+step that is being made. After a crash the weights are made again from the start and these numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from blindstep.drivers.looking import look_at_answers, open_looks, take_looks
+from blindstep.drivers.progress import RunProgress
+from blindstep.estimate.estimators import Estimator, Query
+from blindstep.estimate.scales import Finder
+from blindstep.ledger.fingerprints import Fingerprints
+from blindstep.ledger.session import Session
+from blindstep.ledger.storage import Storage
+from blindstep.optimize.plan import Plan
+from blindstep.private.gate import Contributions, Memory, Permit
+from blindstep.private.schedule import Kind
+from blindstep.torch.course import Course, look_shifts
+from blindstep.torch.crew import Crew
+from blindstep.torch.evaluate import Shift
+
+# Losses, or entries of vectors, that the gate holds at once.
+_AT_ONCE = 2**20
+
+
+def run(
+    plan: Plan,
+    crew: Crew,
+    storage: Storage,
+    known: Fingerprints,
+    seed: int | None,
+    unit: str,
+    progress: bool | None,
+) -> tuple[Course, Float[np.ndarray, "rounds horizon 3"], bool]:
+    """All looks and steps that are still to come: the course, what is told of its steps, if seeded.
+
+    Weights that are at the start are then at the last point of the course.
+    """
+    with open_looks(plan, storage, lambda: known, seed, unit) as session:
+        found = _look(plan, crew, session)
+    steps = plan.schedule.releases
+    begun = {"releases": jnp.zeros((steps, plan.size)), "told": jnp.zeros((steps, 3))}
+    with (
+        jax.enable_x64(True),
+        Session(
+            plan.terms, plan.to_dict(), begun, storage, lambda: known, seed=seed, unit=unit
+        ) as session,
+    ):
+        course = Course(plan, _words(session.gate.public), *found)
+        told = _steps(plan, crew, session, course, progress)
+        return course, told.reshape(plan.rounds, plan.horizon, 3), session.gate.seeded
+
+
+def _look(plan: Plan, crew: Crew, session: Session) -> tuple[np.ndarray, float, bool]:
+    """What the looks find: the unit of each tensor, that of the loss, whether it is a staircase."""
+    noise, public = float(session.gate.terms.noise_std), _words(session.gate.public)
+    finder = Finder(plan.look, crew.weights.size, noise, plan.smoothing)
+    lengths = crew.weights.lengths()
+    shifts = functools.partial(look_shifts, plan, public, lengths, finder=finder)
+
+    def answer(shifts: list[Shift], rows: np.ndarray) -> np.ndarray:
+        return crew.values(rows, shifts)
+
+    release = look_at_answers(session, plan, answer)
+    take_looks(plan, session, finder, shifts, release)
+    units = finder.units()
+    return units.lengths * lengths, units.unit, units.jumps
+
+
+def _steps(
+    plan: Plan, crew: Crew, session: Session, course: Course, progress: bool | None
+) -> Float[np.ndarray, "steps 3"]:
+    gate, estimator = session.gate, plan.estimator
+    releases, told = (np.array(session.state[name]) for name in ("releases", "told"))
+    answers = {name: session.saved[name] for name in ("answers", "step") if name in session.saved}
+
+    def by_round() -> list[np.ndarray]:
+        whole = course.steps // plan.horizon * plan.horizon
+        return list(told[:whole].reshape(-1, plan.horizon, 3))
+
+    with RunProgress(plan, show=progress) as bar:
+        for number in range(plan.schedule.releases):
+            if number >= session.position:
+                bar.show(number // plan.horizon, number + 1, by_round())
+                if int(answers.get("step", -1)) != number:
+                    values = crew.values(gate.rows(number), course.shifts())
+                    answers = {"answers": values, "step": np.asarray(number)}
+                    session.save(session.state, answers | {"told": told[:number]})
+                values = answers["answers"].reshape(-1, plan.sides, plan.directions) / course.unit
+                near = jnp.asarray(course.nearness())
+                releases[number] = gate.through(
+                    lambda permit, memory, values=values, near=near: _release(
+                        permit, memory, estimator, near, jnp.asarray(values), gate.public
+                    ),
+                    answers=answers["answers"].ravel(),
+                )
+            norm, length = course.add(releases[number, : plan.directions], crew.weights)
+            crew.move(course.move(number))
+            if number >= session.position:
+                told[number] = (
+                    norm,
+                    length,
+                    float(estimator.value_of(jnp.asarray(releases[number]))),
+                )
+                state = {"releases": jnp.asarray(releases), "told": jnp.asarray(told)}
+                done = told[: number + 1]
+                session.after(state, gate.position, lambda done=done: {"told": done})
+        bar.show(plan.rounds, plan.schedule.releases, by_round())
+    return told
+
+
+@eqx.filter_jit
+def _release(
+    permit: Permit,
+    memory: Memory,
+    estimator: Estimator,
+    nearness: Float[Array, ""],
+    answers: Float[Array, "batch sides q"],
+    public: Key[Array, ""],
+) -> tuple[Memory, Float[Array, " size"]]:
+    """A step's release. A record's vector comes from its own answers and from public numbers."""
+    nowhere = jnp.zeros(1)  # coefficients do not depend on where the points are
+    query = Query(nowhere, nowhere, public, Kind.GRAD, nearness)
+    together = max(1, min(len(answers), _AT_ONCE // answers[0].size))
+
+    def of(_: Any, places: Any) -> Float[Array, "some size"]:
+        return estimator.coefficients(query, answers[places])
+
+    return permit.release(memory, Kind.GRAD, Contributions(together, of))
+
+
+def _words(public: Key[Array, ""]) -> np.ndarray:
+    return np.asarray(jax.random.key_data(public))

@@ -1,0 +1,266 @@
+"""`blindstep.torch.minimize`: private tuning of any PyTorch model, from its losses alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from blindstep.drivers import outcome
+from blindstep.drivers.planned import earlier
+from blindstep.drivers.result import history_of
+from blindstep.drivers.statements import of_plan
+from blindstep.errors import InvalidArgument, answers_typos, count
+from blindstep.estimate.signs import Signs
+from blindstep.ledger import fingerprints
+from blindstep.ledger.storage import Storage
+from blindstep.optimize.delta import check_delta
+from blindstep.optimize.networks import plan_network
+from blindstep.optimize.plan import Plan
+from blindstep.optimize.prospects import check_prospects
+from blindstep.private.statement import Privacy
+from blindstep.torch import rehearsal, tuned_file
+from blindstep.torch.crew import Crew
+from blindstep.torch.evaluate import Evaluator, Loss
+from blindstep.torch.records import Collate, Records
+from blindstep.torch.result import Result
+from blindstep.torch.run import run
+from blindstep.torch.weights import Weights
+
+# How long a run takes unless the user says, in seconds, and the most evaluations of such a run.
+_SECONDS, _MOST = 600.0, 2**21
+_FEWEST = 2**12
+_BATCH = 64
+
+
+@answers_typos
+def minimize(
+    model: torch.nn.Module,
+    loss: Loss,
+    data: Any,
+    *,
+    privacy: Privacy | None = None,
+    collate: Collate | None = None,
+    people: ArrayLike | None = None,
+    rows: int | None = None,
+    batch: int = _BATCH,
+    evaluations: int | None = None,
+    passes: int | None = None,
+    directions: int | None = None,
+    plan: Plan | None = None,
+    rehearse: bool = True,
+    seed: int | None = None,
+    progress: bool | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    budget: Privacy | None = None,
+) -> Result:
+    """Tune a model privately, from values of the loss alone: no gradient, and inference memory.
+
+    The model is changed in place, to the answer, when the run is done; if it is cut short, the model is
+    as it was. While it runs, everything is evaluated in evaluation mode and without gradients, and the
+    model's own weights change between steps only.
+
+    With `torch.distributed` initialized, all processes make the same call with the same model and data:
+    they share the evaluations, and the first one keeps the gate, its checkpoint and its ledger.
+
+    Args:
+        model: any module. What requires a gradient is tuned, so adapters such as LoRA work.
+        loss: a function of the model and a batch that gives one number for each record. It need not
+            have a gradient. A value that is not finite makes that record count 0 in that step. *A
+            record's number must not depend on the records beside it.*
+        data: a mapping, tuple or tensor whose leading axis is the record; or a data set with a length,
+            such as a `torch.utils.data.Dataset` or one of Hugging Face.
+        privacy: the budget, such as Privacy(epsilon=2, delta=1e-5).
+        collate: makes tensors of a list with one record of a data set. All records must come out in the
+            same shapes: pad to a length that you choose.
+        people: an identifier for each row, whole numbers or text, if people have several rows. Then a
+            person is one record, whose loss is the mean over their rows.
+        rows: how many rows of a person are used at most, 8 by default.
+        batch: how many records go through the model at a time. Memory and speed depend on it.
+        evaluations: the most forward passes of a record; as many as take ten minutes if left out, and
+            at most 2^21.
+        passes: times that the run may go through the records.
+        directions: random directions in a step.
+        plan: a ready plan (`blindstep.torch.plan`) instead of `privacy` and choices.
+        rehearse: try the loss on made-up records first, of the shapes of `data` and with none of its
+            values. A loss that fails for all of them, or mixes records, is refused before anything is
+            spent.
+        seed: for reproduction only: a seeded run is not private against anyone who knows or can guess
+            the seed.
+        progress: show a progress bar. None: on a terminal.
+        checkpoint: a directory for the run. The same call, with the model as it was at first, goes on
+            after a crash where it was, with the same releases bit for bit. *The directory holds the
+            noise key and losses of records*: keep it as secret as the data.
+        ledger: a file in which several runs on the same people add up what they spend; left out, the
+            run directory has its own.
+        budget: what all runs in the ledger together may spend; a run that would spend more is refused
+            before anything is evaluated.
+
+    Returns:
+        The privacy statement, the plan, the history of public quantities, and `save`.
+    """
+    weights, records = Weights(model), Records(data, collate, people, rows)
+    size = min(count("batch", batch), records.number)
+    choices = {"evaluations": evaluations, "passes": passes, "directions": directions}
+    rehearsal.look_over(model)
+    with in_evaluation(model):
+        if rehearse:
+            rehearsal.rehearse(model, loss, records, size)
+
+        def effort() -> int:
+            return _effort(Evaluator(weights, loss, records, size))
+
+        with Crew(weights) as crew:
+            made = crew.agree(
+                lambda: _plan_for(weights, records, effort, plan, privacy, choices, checkpoint)
+            )
+            check_delta(budget, made.records, "budget")
+            storage = Storage(checkpoint, ledger, budget)
+            # Batches of one size, and no larger than the records of a step fill.
+            number = -(-made.first_batch // size)
+            crew.evaluator = Evaluator(weights, loss, records, -(-made.first_batch // number))
+            if not crew.leads:
+                return crew.follow()
+            return crew.finish(_lead(made, crew, records, storage, seed, progress))
+
+
+@answers_typos
+def plan(
+    model: torch.nn.Module,
+    records: int,
+    *,
+    privacy: Privacy,
+    evaluations: int | None = None,
+    passes: int | None = None,
+    directions: int | None = None,
+) -> Plan:
+    """The plan of a run on so many records, for `minimize`: see what it does before it does it.
+
+    Args:
+        model: the model; what requires a gradient is tuned.
+        records: number of records, or of people.
+        privacy: the budget.
+        evaluations: the most forward passes of a record; 2^20 if left out.
+        passes: times that the run may go through the records.
+        directions: random directions in a step.
+    """
+    sizes = Weights(model).sizes
+    return plan_network(
+        dim=sum(sizes),
+        records=records,
+        privacy=privacy,
+        leaves=sizes,
+        evaluations=evaluations,
+        passes=passes,
+        directions=directions,
+    )
+
+
+def load(model: torch.nn.Module, path: str | os.PathLike[str]) -> str:
+    """Make the tuned model from the base model and the file that `Result.save` wrote, bit for bit.
+
+    The model is changed in place. It must be the base model of the run, in the same dtype and with the
+    same parameters requiring a gradient; another one is refused. Gives the privacy statement.
+    """
+    tuned = tuned_file.read(path)
+    tuned_file.apply(tuned, Weights(model))
+    return tuned.privacy
+
+
+def _lead(
+    plan: Plan,
+    crew: Crew,
+    records: Records,
+    storage: Storage,
+    seed: int | None,
+    progress: bool | None,
+) -> Result:
+    """The whole run, in the process that owns the gate."""
+    base = crew.weights.fingerprint()
+    known = _known(base, records, storage)
+    course, told, seeded = run(plan, crew, storage, known, seed, records.unit, progress)
+    history = history_of(plan, told, course.unit)
+    best = outcome.best_round(history)
+    crew.put_back()
+    for move in course.to_round(best):
+        crew.move(move)
+    said = of_plan(plan, seeded=seeded, unit=records.unit)
+    names = tuple(crew.weights.names)
+    return Result(said, plan, history, best, base, names, crew.weights.sizes, course)
+
+
+def _known(base: str, records: Records, storage: Storage) -> fingerprints.Fingerprints:
+    """What must be the same on resuming; of data that are not to be stored, nothing is read."""
+    arrays = records.arrays if storage else ()
+    start = np.frombuffer(bytes.fromhex(base), np.uint8)
+    return fingerprints.of_questions(None, start, arrays)
+
+
+def _plan_for(
+    weights: Weights,
+    records: Records,
+    effort: Callable[[], int],
+    plan: Plan | None,
+    privacy: Privacy | None,
+    choices: dict[str, int | None],
+    checkpoint: Any,
+) -> Plan:
+    """The plan that was given, if it fits, or the one that the other arguments describe."""
+    given: dict[str, Any] = {name: each for name, each in choices.items() if each is not None}
+    if plan is not None:
+        if privacy is not None or given:
+            names = ", ".join(given | ({} if privacy is None else {"privacy": privacy}))
+            raise InvalidArgument(
+                f"give a ready plan or {names}, not both: leave out one of the two."
+            )
+        fits = plan.sampler == Signs.name and plan.look_leaves in (weights.sizes, (weights.dim,))
+        if not fits or plan.records != records.number:
+            raise InvalidArgument(
+                f"the plan is for {plan.records} records and {plan.dim} parameters along "
+                f"{plan.sampler} directions, but there are {records.number} records and "
+                f"{weights.dim} parameters in {len(weights.sizes)} tensors: make it with "
+                "blindstep.torch.plan."
+            )
+        return plan
+    if privacy is None:
+        raise InvalidArgument(
+            "give privacy, such as privacy=Privacy(epsilon=2, delta=1e-5), or a ready plan."
+        )
+    sizes: dict[str, Any] = {"records": records.number, "dim": weights.dim, "privacy": privacy}
+    found = None if "evaluations" in given else earlier(checkpoint, sizes)
+    if found is not None:
+        return found
+    if "evaluations" not in given:
+        given["evaluations"] = effort()
+    made = plan_network(leaves=weights.sizes, **sizes, **given)
+    check_delta(made.privacy, made.records)
+    check_prospects(made, 0.0)
+    return made
+
+
+def _effort(evaluator: Evaluator) -> int:
+    """Evaluations in about ten minutes, by batches of made-up records; a power of two."""
+    evaluator.try_out()
+    began = time.perf_counter()
+    each = evaluator.try_out()
+    wanted = int(min(max(_SECONDS * each / (time.perf_counter() - began), _FEWEST), _MOST))
+    return 2 ** (wanted.bit_length() - 1)
+
+
+@contextlib.contextmanager
+def in_evaluation(model: torch.nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, for a while."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

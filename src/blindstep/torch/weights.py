@@ -1,0 +1,242 @@
+"""The parameters of a model that a run tunes: probed in scratch buffers, moved between steps.
+
+A probe never writes to the model. For its time every tuned parameter is replaced by a stand-in
+(`Probed`), which has the shape of the parameter and no numbers. Whatever operation of PyTorch it meets
+gets w + amount x signs instead, made for that operation in a buffer of the parameter's own size. So no
+list of supported layers is needed, and parameters that are used in several places move together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch.utils._pytree import tree_map_only
+
+from blindstep.errors import InvalidArgument
+from blindstep.torch.signs import Shifts, add_signs, round_at_random, sum_signs
+
+# Of each direction in each tuned parameter.
+Seeds = Int[np.ndarray, "q tensors"]
+_LEAST_LENGTH = 0.1
+_SMALL = (torch.bfloat16, torch.float16)
+_TYPES = (*_SMALL, torch.float32, torch.float64)
+
+
+class Probed(torch.Tensor):
+    """A stand-in for a parameter: operations get the parameter plus amount x signs."""
+
+    source: torch.Tensor
+    shifts: Shifts
+    number: int
+
+    @staticmethod
+    def __new__(cls, source: torch.Tensor, shifts: Shifts, number: int) -> Probed:
+        """A tensor without numbers, of the shape of `source`, moved by pair `number` of the shifts."""
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, source.shape, dtype=source.dtype, device=source.device
+        )
+        made.source, made.shifts, made.number = source.contiguous(), shifts, number
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Nearly always tensors stand alone among the arguments: looking into all of them takes longer.
+        args = tuple([arg.filled() if type(arg) is Probed else arg for arg in args])
+        if kwargs or any(type(arg) in (list, tuple) for arg in args):
+            args, kwargs = tree_map_only(Probed, Probed.filled, (args, kwargs))
+        return func(*args, **(kwargs or {}))
+
+    def filled(self) -> torch.Tensor:
+        """The moved parameter, in a buffer of its own."""
+        return add_signs(self.source, self.shifts, self.number, torch.empty_like(self.source))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a module holds a parameter."""
+
+    module: torch.nn.Module
+    name: str
+    tensor: int  # the parameter's number
+
+
+class Move(NamedTuple):
+    """How all tuned parameters move: by unit x sum_j weights_j s_j, with signs s_j."""
+
+    seeds: Seeds
+    # Whole numbers, whose sizes add up to at most 2^24 in each tensor.
+    weights: Float[np.ndarray, "q tensors"]
+    unit: Float[np.ndarray, " tensors"]  # powers of two
+    rounding: Int[np.ndarray, " tensors"]  # seeds by which types of 16 bits are rounded
+
+
+class Weights:
+    """The tuned parameters of a model: those that require a gradient.
+
+    Attributes:
+        model: the model.
+        names: of each tuned parameter.
+        tensors: the parameters themselves; those that are used in several places once.
+        sizes: how many numbers each has.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        found = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+        found = [(name, each) for name, each in found if each.numel()]
+        if not found:
+            raise InvalidArgument(
+                "no parameter of the model requires a gradient, and these are what is tuned: call "
+                "requires_grad_(True) on those that are meant."
+            )
+        for name, each in found:
+            if each.dtype not in _TYPES:
+                raise InvalidArgument(
+                    f"{name} has dtype {each.dtype}: tuned parameters are bfloat16, float16, float32 "
+                    "or float64. Convert it, or keep it fixed with requires_grad_(False)."
+                )
+            if not bool(torch.isfinite(each).all()):
+                raise InvalidArgument(f"{name} is not finite: start from finite parameters.")
+        self.names = [name for name, _ in found]
+        self.tensors = [each for _, each in found]
+        self.sizes = tuple(each.numel() for each in self.tensors)
+        number = {id(each): place for place, each in enumerate(self.tensors)}
+        self._places = [
+            Place(module, name, number[id(each)])
+            for module in model.modules()
+            for name, each in module._parameters.items()
+            if each is not None and id(each) in number
+        ]
+
+    @property
+    def dim(self) -> int:
+        """d, the number of tuned parameters."""
+        return sum(self.sizes)
+
+    def lengths(self) -> Float[np.ndarray, " tensors"]:
+        """Units to begin with: the root mean square of each parameter, over that of all.
+
+        A parameter that starts at 0, or has hardly a tenth of the size of all, gets a tenth.
+        """
+        squares = np.array([_square(each) for each in self.tensors])
+        sizes, every = np.array(self.sizes), math.sqrt(float(np.sum(squares)) / self.dim)
+        if every == 0.0:
+            return np.ones(len(sizes))
+        lengths = np.maximum(np.sqrt(squares / sizes) / every, _LEAST_LENGTH)
+        return lengths / math.sqrt(float(np.sum(sizes * lengths**2)) / self.dim)
+
+    @property
+    def size(self) -> float:
+        """The norm of all of them together."""
+        return math.sqrt(sum(_square(each) for each in self.tensors))
+
+    def probed(self, shifts: Shifts) -> contextlib.AbstractContextManager[None]:
+        """The model with each tuned parameter moved by the pair of its number, for a while."""
+        own = enumerate(self.tensors)
+        return self.replaced([Probed(each.detach(), shifts, number) for number, each in own])
+
+    @contextlib.contextmanager
+    def replaced(self, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+        """The model with other tensors in the place of its tuned parameters, for a while."""
+        own = [place.module._parameters[place.name] for place in self._places]
+        try:
+            for place in self._places:
+                place.module._parameters[place.name] = tensors[place.tensor]  # type: ignore[assignment]
+            yield
+        finally:
+            for place, each in zip(self._places, own, strict=True):
+                place.module._parameters[place.name] = each
+
+    def stacked(
+        self, seeds: Int[np.ndarray, "shifts tensors"], amounts: Float[np.ndarray, "shifts tensors"]
+    ) -> list[torch.Tensor]:
+        """The parameters at several shifts, each with these as its leading axis."""
+        shifts, number = _shifts(seeds, amounts), len(self.tensors)
+        found = []
+        for tensor, each in enumerate(self.tensors):
+            source = each.detach().contiguous()
+            stack = torch.empty(
+                (len(seeds), *source.shape), dtype=source.dtype, device=source.device
+            )
+            for shift, out in enumerate(stack):
+                add_signs(source, shifts, shift * number + tensor, out)
+            found.append(stack)
+        return found
+
+    def copies(self) -> list[torch.Tensor]:
+        """Copies of all tuned parameters, in the memory of the host."""
+        return [each.detach().to("cpu", copy=True) for each in self.tensors]
+
+    def put_back(self, copies: Sequence[torch.Tensor]) -> None:
+        """The parameters as they were when they were copied."""
+        with torch.no_grad():
+            for each, copy in zip(self.tensors, copies, strict=True):
+                each.copy_(copy)
+
+    def norm(self, seeds: Seeds, weights: Float[np.ndarray, " q"]) -> float:
+        """|sum_j weights_j s_j| over all parameters; the weights are whole numbers as in `Move`."""
+        every = np.broadcast_to(weights[:, None], (len(weights), len(self.tensors)))
+        shifts = _shifts(seeds, every)
+        norms = [
+            torch.linalg.vector_norm(self._sum(number, shifts), dtype=torch.float64)
+            for number in range(len(self.tensors))
+        ]
+        # Waiting for each number on its own would take longer than computing it.
+        devices = {each.device for each in norms}
+        of_devices = (torch.stack([n for n in norms if n.device == each]).cpu() for each in devices)
+        return math.sqrt(math.fsum(float(n) ** 2 for some in of_devices for n in some))
+
+    def move(self, move: Move) -> None:
+        """Add unit x sum_j weights_j s_j to each parameter.
+
+        The sum and its product are exact in float32, in any order, and each parameter is rounded once:
+        the result is the same, bit for bit, on every device. Types of 16 bits are rounded at random,
+        so that many small moves are not lost.
+        """
+        shifts = _shifts(move.seeds, move.weights)
+        with torch.no_grad():
+            for number, each in enumerate(self.tensors):
+                step = self._sum(number, shifts).mul_(float(move.unit[number]))
+                if each.dtype in _SMALL:
+                    step += each
+                    each.copy_(round_at_random(step, each.dtype, int(move.rounding[number])))
+                else:
+                    each.add_(step.to(each.dtype))
+
+    def _sum(self, number: int, shifts: Shifts) -> torch.Tensor:
+        """sum_j weights_j s_j in one parameter, in float32."""
+        like = self.tensors[number]
+        total = torch.empty(like.shape, dtype=torch.float32, device=like.device)
+        return sum_signs(total, shifts, number, len(self.tensors))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of names, shapes, types and numbers of all parameters and buffers of the model."""
+        digest = hashlib.sha256()
+        for name, each in sorted(self.model.state_dict(keep_vars=True).items()):
+            if not isinstance(each, torch.Tensor):
+                continue
+            about = f"{name} {tuple(each.shape)} {each.dtype} {each.requires_grad}\n"
+            digest.update(about.encode())
+            plain = each.detach().to("cpu").contiguous().reshape(-1)
+            digest.update(plain.view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+
+def _square(each: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(each.detach(), dtype=torch.float64)) ** 2
+
+
+def _shifts(seeds: Seeds, weights: Float[np.ndarray, "q tensors"]) -> Shifts:
+    made = Shifts(seeds.size)
+    made.fill(seeds, weights)
+    return made

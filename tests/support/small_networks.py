@@ -1,0 +1,79 @@
+"""Small networks and their records: what the tests of `blindstep.torch` share.
+
+Runs that take these records and `EVALUATIONS` share a plan, and so compiled programs.
+"""
+
+import numpy as np
+import torch
+
+import blindstep as bs
+import blindstep.torch as tuning
+
+PRIVACY = bs.Privacy(epsilon=4, delta=1e-4)
+RECORDS, WORDS, LENGTH = 48, 12, 6
+EVALUATIONS = 4096
+
+
+class Transformer(torch.nn.Module):
+    """Attention, layer norms, and a head that is tied to the embedding."""
+
+    def __init__(self, width=8, classes=WORDS):
+        super().__init__()
+        layer = torch.nn.TransformerEncoderLayer(
+            width, 2, 2 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.words = torch.nn.Embedding(WORDS, width)
+        self.layers = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = torch.nn.Linear(width, classes, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, text):
+        return self.head(self.layers(self.words(text)).mean(1))
+
+
+class Adapted(torch.nn.Module):
+    """A linear layer wrapped as LoRA wraps it: the layer stays, a product of low rank is tuned."""
+
+    def __init__(self, layer, rank=2):
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = torch.nn.Parameter(0.3 * torch.randn(rank, layer.in_features))
+        self.up = torch.nn.Parameter(torch.zeros(layer.out_features, rank))
+
+    def forward(self, features):
+        return self.layer(features) + features @ self.down.T @ self.up.T
+
+
+def transformer(dtype=torch.float32):
+    torch.manual_seed(0)
+    return Transformer().to(dtype)
+
+
+def texts(number=RECORDS, seed=1):
+    """Texts whose label is their most frequent word."""
+    chance = np.random.default_rng(seed)
+    label = chance.integers(WORDS, size=number)
+    text = chance.integers(WORDS, size=(number, LENGTH))
+    text[:, : LENGTH // 2] = label[:, None]
+    return {"text": text, "label": label}
+
+
+def loss(model, batch):
+    logits = model(batch["text"]).float()
+    return torch.nn.functional.cross_entropy(logits, batch["label"], reduction="none")
+
+
+def tune(model, data=None, *, loss=loss, **options):
+    options = {"privacy": PRIVACY, "evaluations": EVALUATIONS, "batch": 16, "seed": 7, **options}
+    if "plan" in options:
+        del options["privacy"], options["evaluations"]
+    return tuning.minimize(model, loss, texts() if data is None else data, **options)
+
+
+def bits(model):
+    """All numbers of a model."""
+    return {name: each.detach().clone() for name, each in model.state_dict().items()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

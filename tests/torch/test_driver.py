@@ -1,0 +1,221 @@
+"""The network driver against the compiled one, after crashes, over processes, and under audit."""
+
+import dataclasses
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import blindstep.torch as tuning
+from blindstep.drivers.compiled import prepare, run_round
+from blindstep.drivers.pytrees import ParameterSpace
+from blindstep.estimate.signs import Signs
+from blindstep.insight.report import report_run_directory
+from blindstep.ledger.session import Session
+from blindstep.ledger.storage import Storage
+from blindstep.torch.course import Course
+from small_networks import PRIVACY, bits, same, transformer, tune
+
+HERE = Path(__file__).parent
+DIM, NUMBER = 12, 40
+ROWS = np.random.default_rng(3).normal(size=(NUMBER, DIM))
+
+
+class Line(torch.nn.Module):
+    """A model of two tensors in float64, whose loss JAX computes as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = torch.nn.Parameter(torch.full((5,), 0.1, dtype=torch.float64))
+        self.two = torch.nn.Parameter(torch.full((7,), -0.2, dtype=torch.float64))
+
+    def forward(self, rows):
+        return torch.log1p((rows @ torch.cat([self.one, self.two]) - 1.0) ** 2)
+
+
+def line_loss(model, batch):
+    return model(batch["x"])
+
+
+def in_jax(point, row):
+    return jnp.log1p((row @ point - 1.0) ** 2)
+
+
+def test_the_compiled_driver_agrees_on_the_same_directions():
+    """The same state machine, noise and signs, with the loss in JAX: the same points to rounding."""
+    made = tuning.plan(Line(), NUMBER, privacy=PRIVACY, evaluations=6000, directions=8)
+    assert made.sides == 2
+    model = Line()
+    result = tuning.minimize(model, line_loss, {"x": ROWS}, plan=made, batch=NUMBER, seed=5)
+    course = result._course
+    lengths = np.repeat(course.lengths, [5, 7])
+    start = np.concatenate([np.full(5, 0.1), np.full(7, -0.2)])
+
+    def natural(point, row):
+        return in_jax(start + lengths * point, row) / course.unit
+
+    machine = made.build(jumps=course.jumps)
+    signs = dataclasses.replace(machine.estimator, sampler=Signs((5, 7)))
+    machine = eqx.tree_at(lambda m: m.estimator, machine, signs)
+    space = ParameterSpace.of(np.zeros(DIM))
+    begun = machine.begin(jnp.zeros(DIM))
+    session = Session(made.terms, made.to_dict(), begun, Storage(None, None, None), dict, seed=5)
+    machine, state, means = prepare(machine, space), begun, []
+    for _ in range(made.rounds):
+        state, mean, told = session.gate.through(
+            lambda permit, memory, state=state: run_round(
+                machine,
+                natural,
+                space,
+                permit,
+                memory,
+                state,
+                jnp.asarray(ROWS),
+                session.gate.public,
+            ),
+            made.horizon,
+        )
+        means.append(np.asarray(mean))
+        session.after(state, session.gate.position, dict)
+    wanted = start + lengths * means[result.best_round]
+    found = np.concatenate([model.one.detach().numpy(), model.two.detach().numpy()])
+    moved = np.linalg.norm(wanted - start)
+    # Whole numbers of 24 bits stand for each move, and the point moves in them.
+    assert np.linalg.norm(found - wanted) < 1e-4 * moved
+    np.testing.assert_allclose(result.history.gradient_norm[-1], told.gradient_norm, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_run_that_was_cut_short_goes_on_with_the_same_bits(tmp_path, monkeypatch, dtype):
+    whole = transformer(dtype)
+    wanted = tune(whole, seed=3)
+    original, steps = Course.add, []
+
+    def stop_after(number):
+        def add(self, *given):
+            steps.append(1)
+            if len(steps) == number:
+                raise RuntimeError("the machine is gone")
+            return original(self, *given)
+
+        return add
+
+    model = transformer(dtype)
+    monkeypatch.setattr(Course, "add", stop_after(9))
+    with pytest.raises(RuntimeError, match="gone"):
+        tune(model, seed=3, checkpoint=tmp_path / "run")
+    monkeypatch.setattr(Course, "add", original)
+    assert same(bits(model), bits(transformer(dtype)))
+    found = tune(model, seed=3, checkpoint=tmp_path / "run")
+    assert same(bits(model), bits(whole))
+    np.testing.assert_array_equal(found._course.releases, wanted._course.releases)
+    # A finished run comes back without an evaluation.
+    again = transformer(dtype)
+    tune(again, seed=3, checkpoint=tmp_path / "run", loss=None, rehearse=False)
+    assert same(bits(again), bits(whole))
+
+
+def start_child(*words, **more):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(HERE.parent / "support" / "network_child.py"), *map(str, words)]
+    return subprocess.Popen(command, env={**environment, **more})
+
+
+def test_kill_9_and_go_on_with_the_same_bits(tmp_path):
+    assert start_child("alone", tmp_path / "whole.pt", tmp_path / "whole").wait() == 0
+    run = tmp_path / "run"
+    chance = np.random.default_rng(4)
+    for _ in range(3):
+        child = start_child("slowly", tmp_path / "killed.pt", run)
+        deadline = time.monotonic() + 60
+        while not (run / "checkpoint.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0.1, 1.5))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert start_child("alone", tmp_path / "killed.pt", run).wait() == 0
+    whole, killed = (torch.load(tmp_path / f"{name}.pt") for name in ("whole", "killed"))
+    assert same(whole, killed)
+
+
+def test_two_processes_give_what_one_gives(tmp_path):
+    assert start_child("alone", tmp_path / "one.pt", "-").wait() == 0
+    meeting = f"file://{tmp_path / 'meeting'}"
+    pair = [
+        start_child("together", tmp_path / f"{rank}.pt", "-", RANK=str(rank), MEETING=meeting)
+        for rank in range(2)
+    ]
+    assert [child.wait(timeout=300) for child in pair] == [0, 0]
+    one, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("one", "0", "1"))
+    assert same(one, first)
+    assert same(one, second)
+
+
+class Lever(torch.nn.Module):
+    """One parameter that a canary pulls with all its might."""
+
+    def __init__(self):
+        super().__init__()
+        self.lever = torch.nn.Parameter(torch.ones(64, dtype=torch.float64))
+
+    def forward(self, rows):
+        # Nobody else has a slope. A canary's is beyond every clip, whatever was learned before, and so
+        # is its loss.
+        return rows[:, 0] * 1e20 * (1e3 + self.lever[:32].sum() - self.lever[32:].sum())
+
+
+def releases_with(first, seed, monkeypatch):
+    """All releases of a run whose first record is `first`, in units of their noise."""
+    seen = []
+    original = Session.after
+
+    def watched(self, state, position, collect):
+        seen.append((np.array(jax.tree.leaves(state)[0])[position - 1], self.gate.terms.noise_std))
+        return original(self, state, position, collect)
+
+    rows = np.zeros((30, 1))
+    rows[0] = first
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "after", watched)
+        result = tuning.minimize(
+            Lever(),
+            lambda model, batch: model(batch["x"]),
+            {"x": rows},
+            privacy=PRIVACY,
+            evaluations=8192,
+            batch=30,
+            seed=seed,
+            rehearse=False,
+        )
+    return [release / std for release, std in seen], result
+
+
+@pytest.mark.filterwarnings("ignore::blindstep.HopelessPlan")
+def test_audit_neighbours_are_as_far_apart_as_claimed_and_no_farther(monkeypatch):
+    """With the same noise, releases of neighbours differ by what replacing a record does alone.
+
+    The distance over all releases, in standard deviations of the noise, is mu: a canary that pulls
+    against one that pulls the other way reaches at least 0.9 of what is claimed, and nothing more.
+    """
+    (one, result), (other, _) = (releases_with(first, 11, monkeypatch) for first in (1.0, -1.0))
+    assert len(one) == len(other) == result.plan.looks + result.plan.schedule.releases
+    squares = [float(np.sum((a - b) ** 2)) for a, b in zip(one, other, strict=True)]
+    steps = math.sqrt(sum(squares[result.plan.looks :]))
+    assert 0.9 * result.plan.terms.mu() <= steps <= result.plan.terms.mu()
+    assert math.sqrt(sum(squares)) <= result.plan.mu * (1 + 1e-9)
+
+
+def test_a_report_of_the_run_directory_shows_the_run(tmp_path):
+    tune(transformer(), checkpoint=tmp_path / "run")
+    report_run_directory(tmp_path / "run", tmp_path / "run.html")
+    assert "epsilon" in (tmp_path / "run.html").read_text()
