@@ -157,8 +157,9 @@ class Finder:
             self._silent = True
             self.distance *= _FARTHER
             return
-        # Where one look is hard to read, all of them together are easier.
-        pooled = self._noise > _FAINT or self._out != 1.0
+        # Where one look is hard to read, all of them together are easier; but not where each of them
+        # has other units for the leaves.
+        pooled = len(weight) == 1 and (self._noise > _FAINT or self._out != 1.0)
         slopes = self._counts / self._taken if pooled else parts.slopes
         noise = self._noise / math.sqrt(self._taken) if pooled else self._noise
         sizes = np.array([_heaviest(leaf, noise, self._window) for leaf in slopes])

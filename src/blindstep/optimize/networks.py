@@ -40,8 +40,8 @@ from blindstep.private.statement import Privacy
 # How many directions of the gradient's curvature a network's curvature adds up to.
 _RANK = 64.0
 _REACH = 1.5
-# Probes lie at this share of the reach: nearer ones would drown in the rounding of 16 bits.
-_PROBE = 0.75
+# Probes lie at this share of the reach, unless rounding asks for more (`Course.widening`).
+_PROBE = 0.25
 # Of a record's slopes at the start.
 _CLIP = 0.25
 _DIRECTIONS, _MOST_STEPS, _FEWEST_STEPS, _DROWNED = 16, 160, 20, 0.8

@@ -53,6 +53,7 @@ class Course:
         lengths: the natural unit of the parameters in each tuned tensor.
         unit: that of the loss.
         jumps: whether the loss is a staircase.
+        widening: how much farther than planned probes must lie to be seen through rounding.
         releases: the released coefficients, steps x directions.
         factors: how far each step moves along its release: length / |g|.
     """
@@ -62,6 +63,7 @@ class Course:
     lengths: Float[np.ndarray, " tensors"]
     unit: float
     jumps: bool
+    widening: float
     releases: list[Float[np.ndarray, " q"]] = field(default_factory=list)
     factors: list[float] = field(default_factory=list)
 
@@ -76,7 +78,7 @@ class Course:
 
     def nearness(self) -> float:
         """The same as a share of the plan's smoothing."""
-        return float(self._schedule.nearness[self.steps])
+        return self.widening * float(self._schedule.nearness[self.steps])
 
     def shifts(self) -> list[Shift]:
         """Where the next step evaluates: along each direction, then on the other side, if on both."""

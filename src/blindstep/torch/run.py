@@ -61,8 +61,11 @@ def run(
         return course, told.reshape(plan.rounds, plan.horizon, 3), session.gate.seeded
 
 
-def _look(plan: Plan, crew: Crew, session: Session) -> tuple[np.ndarray, float, bool]:
-    """What the looks find: the unit of each tensor, that of the loss, whether it is a staircase."""
+def _look(plan: Plan, crew: Crew, session: Session) -> tuple[np.ndarray, float, bool, float]:
+    """What the looks find: the unit of each tensor, that of the loss, whether it is a staircase.
+
+    And how much farther out than planned probes must lie.
+    """
     noise, public = float(session.gate.terms.noise_std), _words(session.gate.public)
     finder = Finder(plan.look, crew.weights.size, noise, plan.smoothing)
     lengths = crew.weights.lengths()
@@ -74,7 +77,9 @@ def _look(plan: Plan, crew: Crew, session: Session) -> tuple[np.ndarray, float, 
     release = look_at_answers(session, plan, answer)
     take_looks(plan, session, finder, shifts, release)
     units = finder.units()
-    return units.lengths * lengths, units.unit, units.jumps
+    found = units.lengths * lengths
+    widening = max(1.0, crew.weights.nearest(found) / plan.smoothing)
+    return found, units.unit, units.jumps, widening
 
 
 def _steps(

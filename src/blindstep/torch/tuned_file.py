@@ -47,6 +47,7 @@ def write(path: str | os.PathLike[str], tuned: Tuned) -> None:
         "lengths": _text(course.lengths),
         "unit": course.unit,
         "jumps": course.jumps,
+        "widening": course.widening,
         "releases": _text(np.stack(course.releases)),
         "factors": _text(np.array(course.factors)),
         "privacy": tuned.privacy,
@@ -99,6 +100,7 @@ def _tuned(body: dict[str, Any]) -> Tuned:
         _numbers(body["lengths"]),
         float(body["unit"]),
         bool(body["jumps"]),
+        float(body["widening"]),
         list(releases),
         [float(each) for each in _numbers(body["factors"])],
     )

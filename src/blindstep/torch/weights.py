@@ -26,6 +26,8 @@ from blindstep.torch.signs import Shifts, add_signs, round_at_random, sum_signs
 # Of each direction in each tuned parameter.
 Seeds = Int[np.ndarray, "q tensors"]
 _LEAST_LENGTH = 0.1
+# Units in the last place that a probe moves a parameter by, at least.
+_SEEN = 2.0
 _SMALL = (torch.bfloat16, torch.float16)
 _TYPES = (*_SMALL, torch.float32, torch.float64)
 
@@ -134,6 +136,19 @@ class Weights:
             return np.ones(len(sizes))
         lengths = np.maximum(np.sqrt(squares / sizes) / every, _LEAST_LENGTH)
         return lengths / math.sqrt(float(np.sum(sizes * lengths**2)) / self.dim)
+
+    def nearest(self, lengths: Float[np.ndarray, " tensors"]) -> float:
+        """How far out probes must lie, in these units, for rounding not to hide them.
+
+        A probe moves a parameter of tensor l by distance x length_l / sqrt(d). That is to be some units
+        in the last place of numbers of the usual size there.
+        """
+        last = [
+            torch.finfo(each.dtype).eps * math.sqrt(_square(each) / each.numel())
+            for each in self.tensors
+        ]
+        farthest = float(np.median(np.array(last) / lengths))
+        return _SEEN * farthest * math.sqrt(self.dim)
 
     @property
     def size(self) -> float:
