@@ -44,7 +44,8 @@ class Task:
     Attributes:
         prompt: with the text in place of {}.
         words: one a class, each a single token with the space before it.
-        length: tokens of a record; longer prompts lose their beginning.
+        length: tokens of a training record; others have twice as many. Longer texts lose their first
+            words.
         train: texts and labels to choose training and validation sets from.
         test: texts and labels for the reported figures.
     """
@@ -95,7 +96,7 @@ def sst2(folder: Path = FOLDER / "sst2", length: int = finetune_sst2.LENGTH) -> 
     return Task(finetune_sst2.PROMPT, finetune_sst2.WORDS, length, train, test)
 
 
-def trec(folder: Path = FOLDER / "trec", length: int = 48) -> Task:
+def trec(folder: Path = FOLDER / "trec", length: int = 32) -> Task:
     """Questions, by what they ask for. The words are the classes' names in plain English."""
     words = (" description", " entity", " abbreviation", " person", " place", " number")
     train, test = (read_trec(folder / name) for name in ("train.txt", "test.txt"))
@@ -116,23 +117,23 @@ def tokenise(
 ) -> Problem:
     """The problem in tokens, with a training and a validation set for each seed."""
 
-    def encoded(texts: Sequence[str], labels: Sequence[int]) -> Records:
-        return finetune_sst2.encode(tokenizer, texts, labels, task.words, task.length, task.prompt)
+    def encoded(texts: Sequence[str], labels: Sequence[int], length: int) -> Records:
+        return finetune_sst2.encode(tokenizer, texts, labels, task.words, length, task.prompt)
 
-    def part(rows: np.ndarray) -> Records:
+    def part(rows: np.ndarray, length: int) -> Records:
         texts, labels = task.train
-        return encoded([texts[row] for row in rows], [labels[row] for row in rows])
+        return encoded([texts[row] for row in rows], [labels[row] for row in rows], length)
 
     labels = task.train[1]
     chosen = [finetune_sst2.choose(labels, per_class, seed) for seed in seeds]
     return Problem(
         word_ids=tuple(finetune_sst2.word_tokens(tokenizer, task.words)),
-        train=tuple(part(rows) for rows in chosen),
+        train=tuple(part(rows, task.length) for rows in chosen),
         validation=tuple(
-            part(_left_out(rows, len(labels), seed))
+            part(_left_out(rows, len(labels), seed), 2 * task.length)
             for rows, seed in zip(chosen, seeds, strict=True)
         ),
-        test=encoded(*task.test),
+        test=encoded(*task.test, 2 * task.length),
     )
 
 
@@ -213,8 +214,9 @@ def main() -> None:
         described = task()
         for part, lengths in prompt_lengths(described, tokenizer).items():
             quantiles = [f"{np.quantile(lengths, at):.0f}" for at in (0.5, 0.99, 1)]
-            cut = f"{int((lengths > described.length).sum()):,}"
-            table.add_row(name, part, f"{len(lengths):,}", *quantiles, str(described.length), cut)
+            fixed = described.length * (1 if part == "train" else 2)
+            cut = f"{int((lengths > fixed).sum()):,}"
+            table.add_row(name, part, f"{len(lengths):,}", *quantiles, str(fixed), cut)
     given.path.parent.mkdir(parents=True, exist_ok=True)
     save(given.path, made(tokenizer))
     console = Console()
