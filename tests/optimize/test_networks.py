@@ -53,6 +53,11 @@ def test_steps_grow_as_the_square_root_of_directions_and_parameters():
     assert large / small == pytest.approx(10.0, rel=1e-3)
 
 
+def test_steps_are_shorter_where_noise_is_most_of_them():
+    reach = [planned(records=records).reach for records in (20_000, 1024, 30)]
+    assert reach[0] > reach[1] > 3.0 * reach[2]
+
+
 def test_one_side_is_for_signs_alone():
     made = planned()
     with pytest.raises(InvalidArgument, match="sides"):

@@ -11,7 +11,8 @@ alone. Networks have few directions of large curvature: with k_mean = RANK k_g /
 
     reach = R sqrt(d q) / (q + RANK (1 - q/d)),
 
-with R = 1.5. What is left to choose:
+with R = 1.5; and in noise less, by the cosine between what records agree on and what is released: a
+step along noise only spoils what the network knew. What is left to choose:
 
 - one side: where there are at least four times as many parameters as directions, records are evaluated
   on one side of the point, which gives twice the directions for the same evaluations.
@@ -40,6 +41,8 @@ from blindstep.private.statement import Privacy
 # How many directions of the gradient's curvature a network's curvature adds up to.
 _RANK = 64.0
 _REACH = 1.5
+# How much of their slopes records have in common, in clips, once the first steps are made.
+_AGREE = 0.3
 # Probes lie at this share of the reach, unless rounding asks for more (`Course.widening`).
 _PROBE = 0.25
 # Of a record's slopes at the start.
@@ -86,7 +89,9 @@ def plan_network(
         steps = max(1, min(steps, count("passes", passes) * (records // batch)))
     horizon = max(1, steps // scaled.ROUNDS)
     rounds = max(1, steps // horizon)
-    reach = _REACH * math.sqrt(dim * q) / (q + _RANK * (1 - q / dim))
+    noise = 2 * math.sqrt(q * steps / (records * batch)) / rho  # on a step, in clips
+    heard = _AGREE / math.hypot(_AGREE, noise)
+    reach = heard * _REACH * math.sqrt(dim * q) / (q + _RANK * (1 - q / dim))
     smoothing = _PROBE * reach
     made = Plan(
         preset="scaled",
