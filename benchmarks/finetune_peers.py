@@ -47,7 +47,6 @@ class Setting:
     rate: float
 
 
-# K = 1 moves along one direction at a time, whose steps must be shorter.
 SETTINGS = tuple(Setting(clip, rate) for clip in (0.1, 1.0) for rate in (3e-4, 1e-3, 3e-3))
 
 
@@ -88,7 +87,9 @@ def train(
         slopes *= np.minimum(1.0, clip / np.maximum(norms, 1e-300))[:, None]
         noise = 2 * clip * math.sqrt(steps) / (number * privacy.rho)
         released = slopes.mean(axis=0) + noise * chance.standard_normal(directions)
-        weights.move(_move(seeds, -scale * released / math.sqrt(directions), tensors))
+        # The rate falls to 0, as that of all others here.
+        rate = scale * (1 - step / steps)
+        weights.move(_move(seeds, -rate * released / math.sqrt(directions), tensors))
     return {"steps": steps, "clip_norm": clip, "evaluations": steps * 2 * directions * number}
 
 

@@ -133,11 +133,12 @@ def encode(
 
 def _tokens(tokenizer: Any, sentence: str, prompt: str, length: int) -> list[int]:
     """The tokens of a prompt, with as many of the sentence's last words as fit."""
-    words, tokens = sentence.split(), [0] * (length + 1)
-    while len(tokens) > length and words:
+    words = sentence.split()
+    while True:
         tokens = tokenizer(prompt.format(" ".join(words)), add_special_tokens=False)["input_ids"]
+        if len(tokens) <= length or len(words) < 2:
+            return tokens[-length:]
         words = words[1:]
-    return tokens[-length:]
 
 
 def word_logits(model: Any, batch: Batch, word_ids: Tokens) -> torch.Tensor:

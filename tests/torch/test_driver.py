@@ -18,7 +18,9 @@ import torch
 
 import blindstep.torch as tuning
 from blindstep.drivers.compiled import prepare, run_round
+from blindstep.drivers.looking import look_at_answers
 from blindstep.drivers.pytrees import ParameterSpace
+from blindstep.errors import InvalidArgument
 from blindstep.estimate.signs import Signs
 from blindstep.insight.report import report_run_directory
 from blindstep.ledger.session import Session
@@ -159,6 +161,15 @@ def test_two_processes_give_what_one_gives(tmp_path):
     one, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("one", "0", "1"))
     assert same(one, first)
     assert same(one, second)
+
+
+def test_fewer_answers_than_records_are_refused():
+    made = tuning.plan(transformer(), 48, privacy=PRIVACY, evaluations=4096)
+    begun = jnp.zeros((made.looks, made.look.size))
+    session = Session(made.look_terms, {}, begun, Storage(None, None, None), dict, seed=1)
+    release = look_at_answers(session, made, lambda *_: np.zeros((47, made.look.evaluations)))
+    with pytest.raises(InvalidArgument, match="47 answers for a batch of 48"):
+        release(None, 1.0)
 
 
 class Lever(torch.nn.Module):

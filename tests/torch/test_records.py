@@ -103,3 +103,36 @@ def test_made_up_records_hold_nothing_of_the_data():
     assert made["x"].dtype == torch.bfloat16
     assert not torch.any(made["x"] == 17.0)
     assert set(made["y"].tolist()) <= {0, 1}
+
+
+def test_a_record_that_collate_fails_for_is_void_and_its_words_are_not_heard(capsys):
+    def failing(reviews):
+        print(reviews)
+        if reviews[0]["stars"] == 2.0:
+            raise ValueError(reviews)
+        return collate(reviews)
+
+    records = Records(Reviews(), failing)
+    assert records.number == 4
+    assert records.void.tolist() == [False, False, True, False]
+    assert capsys.readouterr().out == ""
+
+
+def test_columns_go_by_name_and_types_must_agree():
+    class Mixed(Reviews):
+        def __getitem__(self, number):
+            x, z = torch.tensor(1.0), torch.tensor(2.0)
+            return {"z": z, "x": x} if number == 1 else {"x": x, "z": z}
+
+    rows = Records(Mixed()).batch(np.arange(4), CPU).rows
+    assert rows["x"].tolist() == [1.0] * 4
+    assert rows["z"].tolist() == [2.0] * 4
+
+    class Odd(Reviews):
+        def __getitem__(self, number):
+            return {"y": 1.5 if number == 2 else 1}
+
+    with pytest.raises(InvalidArgument, match="types"):
+        Records(Odd())
+    with pytest.raises(InvalidArgument, match="tuple of columns"):
+        Records([torch.zeros(3), torch.zeros(3)])

@@ -9,6 +9,7 @@ import torch
 import blindstep as bs
 import blindstep.torch as tuning
 from blindstep.errors import InvalidArgument, RunsInEvaluationMode
+from blindstep.ledger import sealed_json
 from small_networks import (
     EVALUATIONS,
     PRIVACY,
@@ -180,6 +181,13 @@ def test_batch_norm_and_dropout_get_a_clear_word():
         (lambda model, batch: loss(model, batch) / loss(model, batch).sum(), "beside it"),
         (lambda model, batch: model(batch["no such column"]), "no such column"),
         (lambda model, batch: 1.0, "float"),
+        # Mixing is found whatever the size of the loss.
+        (lambda model, batch: 1e-6 * loss(model, batch) * loss(model, batch).max(), "beside it"),
+        (
+            lambda model, batch: loss(model, {**batch, "text": batch["text"].zero_()}),
+            "writes to its",
+        ),
+        (lambda model, batch: loss(transformer(), batch), "does not change with the parameters"),
     ],
 )
 def test_a_loss_that_cannot_work_is_refused_before_anything_is_spent(tmp_path, broken, word):
@@ -209,3 +217,57 @@ def test_without_evaluations_a_run_is_sized_by_made_up_records(monkeypatch):
         warnings.simplefilter("ignore", bs.HopelessPlan)
         result = tune(transformer(), evaluations=None)
     assert result.plan.evaluations <= 4096
+
+
+class Observer(torch.nn.Module):
+    """A layer that remembers what it saw, also in evaluation mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = transformer()
+        self.register_buffer("most", torch.zeros(()))
+        self.fixed = torch.nn.Parameter(torch.zeros(2), requires_grad=False)
+
+    def forward(self, text):
+        self.most.copy_(torch.maximum(self.most, text.max()))
+        self.fixed.add_(1.0)
+        return self.layer(text) * (1.0 + 0.01 * self.most)
+
+
+def test_what_a_layer_writes_down_is_forgotten():
+    model = Observer()
+    tune(model)
+    assert float(model.most) == 0.0
+    assert torch.equal(model.fixed, torch.zeros(2))
+    assert isinstance(model.fixed, torch.nn.Parameter)
+
+
+def test_a_loss_that_takes_its_batch_apart_works():
+    def popping(model, batch):
+        label = batch.pop("label")
+        return torch.nn.functional.cross_entropy(model(batch["text"]), label, reduction="none")
+
+    model, other = transformer(), transformer()
+    tune(model)
+    tune(other, loss=popping)
+    assert same(bits(model), bits(other))
+
+
+def test_tensors_that_share_memory_are_refused():
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6))
+    model[1].weight = torch.nn.Parameter(model[0].weight.data)
+    with pytest.raises(InvalidArgument, match="shares its memory"):
+        tune(model)
+
+
+def test_numbers_in_a_file_that_do_not_belong_together_are_refused(tmp_path):
+    path = tmp_path / "tuned"
+    tune(transformer()).save(path)
+    body, _ = sealed_json.unseal(path.read_bytes().rstrip())
+    base = transformer()
+    before = bits(base)
+    for change in ({"round": 99}, {"round": -1}, {"lengths": ""}, {"tuned": "0" * 64}):
+        path.write_bytes(sealed_json.seal({**body, **change}))
+        with pytest.raises(InvalidArgument):
+            tuning.load(base, path)
+        assert same(before, bits(base))

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from blindstep.drivers.error_checks import voiding
 from blindstep.drivers.pytrees import Loss, ParameterSpace
 from blindstep.drivers.step import records_of
+from blindstep.errors import InvalidArgument
 from blindstep.estimate.looks import Look
 from blindstep.estimate.scales import Finder, Scales, along
 from blindstep.ledger.budgets import require_room
@@ -173,9 +174,28 @@ def _release_answers(
     answers: Float[Array, "batch evaluations"],
     distance: Any,
 ) -> tuple[Memory, Float[Array, " size"]]:
-    contributions = Contributions(
-        _together(look, len(answers)), lambda _, places: look.vector(answers[places], distance)
+    together = _together(look, len(answers))
+    return release_of_answers(
+        permit, memory, answers, together, lambda own: look.vector(own, distance)
     )
+
+
+def release_of_answers(
+    permit: Permit,
+    memory: Memory,
+    answers: Float[Array, "batch *each"],
+    together: int,
+    vector: Callable[[Float[Array, "some *each"]], Float[Array, "some size"]],
+) -> tuple[Memory, Float[Array, " size"]]:
+    """A release from answers, one row for each record of the batch, in its order.
+
+    Guarantee: as many answers as the batch has records, or nothing is released. JAX would take the last
+    row for every place past the end, and one record would count many times.
+    """
+    batch = permit.terms.schedule.first_batch
+    if len(answers) != batch:
+        raise InvalidArgument(f"{len(answers)} answers for a batch of {batch} records: give all.")
+    contributions = Contributions(together, lambda _, places: vector(answers[places]))
     return permit.release(memory, Kind.GRAD, contributions)
 
 

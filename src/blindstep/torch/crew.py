@@ -10,6 +10,7 @@ with them the result, do not depend on how many processes there are.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -65,6 +66,17 @@ class Crew:
         """What the first process makes, in all processes."""
         return self.finish(make()) if self.leads else self.follow()
 
+    def check_alike(self, what: Callable[[], str]) -> None:
+        """Raise, in the first process, unless all have the same: the model and the records."""
+        if self.number == 1:
+            return
+        every: list[Any] | None = [None] * self.number if self.leads else None
+        dist.gather_object(what(), every)
+        if every is not None and len(set(every)) > 1:
+            raise InvalidArgument(
+                "the processes have different models or data: give all of them the same."
+            )
+
     def finish(self, result: Made) -> Made:
         """End what the others follow: each of them gets the result."""
         self._tell("finish", result)
@@ -75,9 +87,11 @@ class Crew:
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
         """After an error the weights are as they were, and the others stop, too."""
+        if kind is not None:
+            self.weights.put_back(self._start)
         if kind is not None and self.leads:
-            self.put_back()
-            self._tell("fail", f"{kind.__name__}: {error}")
+            with contextlib.suppress(RuntimeError):  # others may have gone for the same reason
+                self._tell("fail", f"{kind.__name__}: {error}")
 
     def follow(self) -> Any:
         """Do what the first process says until it finishes, and give what it gives."""
@@ -109,6 +123,10 @@ class Crew:
         dealt = [
             every[number % self.number][number // self.number] for number in range(len(batches))
         ]
+        if any(len(part) != len(own) for part, own in zip(dealt, batches, strict=True)):
+            raise InvalidArgument(
+                "a process gave the values of other records than it was asked for."
+            )
         return np.concatenate(dealt)
 
     def _tell(self, *words: Any) -> None:

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, Int
 
 from blindstep.drivers.silence import interrupt, silence
-from blindstep.torch.records import KINDS, Batch, Records, leaves, of_people
+from blindstep.torch.records import KINDS, Batch, Records, leaves, mapped, of_people
 from blindstep.torch.signs import Shifts
 from blindstep.torch.weights import Weights
 
@@ -39,8 +39,9 @@ _SMALL, _SMALL_ON_DEVICE = 2**16, 2**20
 _TRIED = 8
 # Evaluations before a recording: libraries choose their kernels in the first ones.
 _WARM = 3
-# How far two ways may differ, as a share: they round in another order.
-_ALIKE = 1e-2
+# How far two ways may differ, as a share of what shifts change, and in roundings of the loss.
+_ALIKE, _ROUNDING = 1e-2, 64.0
+_FELT = 0.1
 
 
 class Shift(NamedTuple):
@@ -62,7 +63,7 @@ class Evaluator:
         """Choose a way; others than layer by layer are tried on made-up records."""
         self._weights, self._loss, self._records = weights, loss, records
         self.batch = batch
-        self._device = weights.tensors[0].device
+        self._device = next(weights.model.parameters()).device
         self._shifts = Shifts(len(weights.tensors))
         self._play: Callable[[Batch], torch.Tensor] | None = None
         self._together = 1
@@ -88,16 +89,23 @@ class Evaluator:
             if found is None:
                 void = np.full((1, len(shifts)), np.nan)
                 alone = [self._of(np.full(self.batch, row), shifts) for row in rows]
-                found = np.concatenate([void if each is None else each[:1] for each in alone])
+                # Each at its own place of the batch, where it is rounded as it would have been.
+                own = [void if v is None else v[at : at + 1] for at, v in enumerate(alone)]
+                found = np.concatenate(own)
         return found[: len(rows)]
 
     def _of(
         self, rows: Int[np.ndarray, " batch"], shifts: Sequence[Shift]
     ) -> Float[np.ndarray, "batch shifts"] | None:
         """The values of a batch; None if it failed. The user's own Ctrl-C goes on."""
+        devices = [self._device] if self._device.type == "cuda" else []
         try:
-            batch = self._records.batch(rows, self._device)
-            found = self.of_batch(batch, shifts).double().cpu().numpy()
+            # A loss that draws at random draws the same for a batch, whatever failed before.
+            with torch.random.fork_rng(devices):
+                torch.manual_seed(0)
+                batch = self._records.batch(rows, self._device)
+                found = self.of_batch(batch, shifts).double().cpu().numpy()
+            found[self._records.void[rows]] = np.nan
         except BaseException:
             found = None
         interrupt.passed_on()
@@ -117,12 +125,12 @@ class Evaluator:
 
     def _by_layer(self, batch: Batch) -> torch.Tensor:
         with self._weights.probed(self._shifts):
-            return one_each(self._loss(self._weights.model, batch.rows), batch)
+            return one_each(self._loss(self._weights.model, mapped(_itself, batch.rows)), batch)
 
     def _at_once(self, batch: Batch, shifts: Sequence[Shift]) -> torch.Tensor:
         def one(own: list[torch.Tensor]) -> torch.Tensor:
-            with self._weights.replaced(own):
-                return one_each(self._loss(self._weights.model, batch.rows), batch)
+            with self._weights.replaced(own, torch.clone):
+                return one_each(self._loss(self._weights.model, mapped(_itself, batch.rows)), batch)
 
         seeds, amounts = np.stack([s.seeds for s in shifts]), np.stack([s.amounts for s in shifts])
         return torch.func.vmap(one)(self._weights.stacked(seeds, amounts))
@@ -184,25 +192,42 @@ class Evaluator:
 
     def _agrees(self) -> bool:
         """Whether this way gives what layer by layer gives, for made-up records at two shifts."""
-        chance, count = np.random.default_rng(0), len(self._weights.tensors)
-        shifts = [
-            Shift(chance.integers(2**63, size=count), np.full(count, amount))
-            for amount in (0.0, 1e-3)
-        ]
         batch = self._records.made_up(self.batch, self._device, KINDS[::-1])
+        shifts = self.tried(_FELT, 2)
         try:
             with torch.inference_mode():
                 found = self.of_batch(batch, shifts)
-                for place, shift in enumerate(shifts):
+                wanted = []
+                for shift in shifts:
                     self._shifts.fill(*shift)
-                    wanted = of_people(self._by_layer(batch)[None], batch.used)[0]
-                    if not torch.allclose(
-                        found[:, place].double(), wanted.double(), _ALIKE, _ALIKE, equal_nan=True
-                    ):
-                        return False
+                    wanted.append(self._by_layer(batch))
+                expected = of_people(torch.stack(wanted), batch.used).T
         except Exception:
             return False
-        return True
+        found, expected = found.double().cpu(), expected.double().cpu()
+        # Both round in another order; next to what the shifts change that is nothing.
+        largest = float((expected[:, 1:] - expected[:, :1]).nan_to_num(0.0).abs().max())
+        size = float(expected.nan_to_num(0.0).abs().max())
+        rounding = _ROUNDING * float(torch.finfo(self._weights.tensors[0].dtype).eps) * size
+        return torch.allclose(
+            found, expected, rtol=0.0, atol=_ALIKE * largest + rounding, equal_nan=True
+        )
+
+    def tried(self, share: float, number: int) -> list[Shift]:
+        """No shift, and so many by a share of the usual size of each parameter's numbers."""
+        chance, amounts = np.random.default_rng(0), share * self._weights.sizes_of_numbers()
+        made = [Shift(chance.integers(2**63, size=len(amounts)), amounts) for _ in range(number)]
+        return [Shift(made[0].seeds, np.zeros(len(amounts))), *made]
+
+    def of_made_up(self, kinds: Sequence[int], shifts: Sequence[Shift]) -> torch.Tensor:
+        """The values of made-up records of these kinds, records x shifts."""
+        batch = self._records.made_up(self.batch, self._device, kinds)
+        with torch.inference_mode():
+            return self.of_batch(batch, shifts).double().cpu()
+
+
+def _itself(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf
 
 
 def one_each(value: Any, batch: Batch) -> torch.Tensor:

@@ -17,10 +17,12 @@ from numpy.typing import ArrayLike
 
 from blindstep.drivers.people import grouped, slots_of, unit_of_people, unit_of_rows
 from blindstep.drivers.rehearsal import made_up
+from blindstep.drivers.silence import interrupt, silence
 from blindstep.errors import InvalidArgument
 
 # Of made-up records.
-KINDS = (0, 1, 2, 3)
+KINDS = (0, 1, 2, 3, 4)
+_LARGE = 1e3
 Collate = Callable[[list[Any]], Any]
 
 
@@ -37,6 +39,7 @@ class Records:
     Attributes:
         number: how many there are.
         unit: what one of them is, in the words of the privacy statement.
+        void: which of them count 0, because `collate` failed for them.
     """
 
     def __init__(
@@ -47,15 +50,18 @@ class Records:
         rows: int | None = None,
     ) -> None:
         """Take over tensors or arrays, or make tensors of a data set, record by record."""
-        self._table = _table(data, collate)
+        self._table, void = _table(data, collate)
         number = _count(self._table)
         self._index: Int[np.ndarray, "people rows"] | None = None
+        self.void = np.zeros(number, bool) if void is None else void
         if people is None:
             self.number, self.unit = number, unit_of_rows(rows)
             return
         slots = slots_of(rows)
         self._index, self._used = grouped(people, number, slots)
         self.number, self.unit = len(self._index), unit_of_people(slots)
+        counts = np.arange(slots) < self._used[:, None]
+        self.void = np.any(self.void[self._index] & counts, axis=1)
 
     @property
     def arrays(self) -> PyTree:
@@ -73,11 +79,15 @@ class Records:
     def made_up(self, number: int, device: torch.device, kinds: Sequence[int]) -> Batch:
         """A batch of made-up records, with the shapes and types of the records and nothing else.
 
-        Its rows are of these kinds in turn: 0 is zeros, 1 ones, 2 and 3 are random numbers.
+        Its rows are of these kinds in turn: 0 is zeros, 1 ones, 2 to 4 are random numbers, 4 large.
         """
         slots = 1 if self._index is None else self._index.shape[1]
         which = np.resize(np.asarray(kinds), number * slots)
-        columns = iter(made_up([_empty(leaf) for leaf in leaves(self._table)], len(KINDS)))
+        made = made_up([_empty(leaf) for leaf in leaves(self._table)], len(KINDS))
+        for column in made:
+            if column.dtype.kind == "f":
+                column[4] *= _LARGE
+        columns = iter(made)
         rows = mapped(
             lambda leaf: torch.as_tensor(next(columns)[which]).to(device, _type(leaf)), self._table
         )
@@ -115,19 +125,24 @@ def leaves(tree: PyTree) -> list[Any]:
     return [leaf for leaf in found if leaf is not None]
 
 
-def _table(data: Any, collate: Collate | None) -> PyTree:
-    """All records as tensors or arrays."""
+def _table(data: Any, collate: Collate | None) -> tuple[PyTree, np.ndarray | None]:
+    """All records as tensors or arrays, and which of them are void."""
     columns = isinstance(data, Mapping) or all(
         isinstance(each, torch.Tensor | np.ndarray)
         for each in (data if isinstance(data, tuple) else [data])
     )
+    if isinstance(data, list) and data and all(isinstance(each, torch.Tensor) for each in data):
+        raise InvalidArgument(
+            "data is a list of tensors, which may be columns or records: give a tuple of columns, or "
+            "torch.stack the records."
+        )
     if columns:
         if collate is not None:
             raise InvalidArgument(
                 "collate makes tensors of the records of a data set, but data are tensors already: "
                 "leave it out."
             )
-        return mapped(_checked, data)
+        return mapped(_checked, data), None
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise InvalidArgument(
             f"data is a {type(data).__name__}: give a mapping of tensors or arrays, or a data set with "
@@ -136,27 +151,58 @@ def _table(data: Any, collate: Collate | None) -> PyTree:
     return _collated(data, collate or torch.utils.data.default_collate)
 
 
-def _collated(data: Any, collate: Collate) -> PyTree:
-    parts: list[list[torch.Tensor]] = []
-    tree: PyTree = None
-    for number in range(len(data)):
-        tree = mapped(_checked, collate([data[number]]))
-        parts.append([torch.as_tensor(leaf) for leaf in leaves(tree)])
-        if [leaf.shape for leaf in parts[-1]] != [leaf.shape for leaf in parts[0]]:
-            raise InvalidArgument(
-                "collate made records of different shapes. Pad all of them to one length that you "
-                "choose without looking at the records, such as padding='max_length', "
-                "max_length=64, truncation=True: a shape is public."
-            )
-        if any(leaf.ndim == 0 or len(leaf) != 1 for leaf in parts[-1]):
-            raise InvalidArgument(
-                "collate is called with a list of one record, and must make tensors with a leading "
-                "axis of length 1."
-            )
-    if not parts:
+def _collated(data: Any, collate: Collate) -> tuple[PyTree, np.ndarray]:
+    """Each record by itself, in silence: what fails for one, or says something of it, is its secret."""
+    made: list[Any] = []
+    with silence(worker=False), interrupt.watched(here=True):
+        for number in range(len(data)):
+            try:
+                made.append(mapped(lambda leaf: leaf, collate([data[number]])))
+            except BaseException:
+                made.append(None)
+            interrupt.passed_on()
+    if not made:
         raise InvalidArgument("the data set is empty: give at least one record.")
-    columns = iter([torch.cat(column) for column in zip(*parts, strict=True)])
-    return mapped(lambda _: next(columns), tree)
+    like = next((each for each in made if each is not None), None)
+    if like is None:
+        raise InvalidArgument("collate fails for every record: try it on one that you make up.")
+    mapped(_checked, like)
+    found = _paths(like)
+    if any(leaf.ndim == 0 or len(leaf) != 1 for leaf in map(torch.as_tensor, found.values())):
+        raise InvalidArgument(
+            "collate is called with a list of one record, and must make tensors with a leading axis of "
+            "length 1."
+        )
+    columns: dict[str, list[torch.Tensor]] = {path: [] for path in found}
+    for each in made:
+        own = found if each is None else _paths(each)
+        if own.keys() != found.keys() or any(
+            (torch.as_tensor(own[path]).shape, torch.as_tensor(own[path]).dtype)
+            != (torch.as_tensor(leaf).shape, torch.as_tensor(leaf).dtype)
+            for path, leaf in found.items()
+        ):
+            raise InvalidArgument(
+                "collate made records of different shapes, types or names. Pad all of them to one "
+                "length that you choose without looking at the records, such as "
+                "padding='max_length', max_length=64, truncation=True: a shape is public."
+            )
+        for path, leaf in own.items():
+            # A void record gets zeros in its place.
+            tensor = torch.as_tensor(leaf)
+            columns[path].append(torch.zeros_like(tensor) if each is None else tensor)
+    joined = iter([torch.cat(column) for column in columns.values()])
+    return mapped(lambda _: next(joined), like), np.array([each is None for each in made])
+
+
+def _paths(tree: PyTree, path: str = "") -> dict[str, Any]:
+    """The leaves of a tree by name, whatever the order of its mappings."""
+    if isinstance(tree, Mapping):
+        parts = [_paths(each, f"{path}/{name}") for name, each in tree.items()]
+    elif isinstance(tree, list | tuple):
+        parts = [_paths(each, f"{path}/{place}") for place, each in enumerate(tree)]
+    else:
+        return {path: tree}
+    return {name: leaf for part in parts for name, leaf in part.items()}
 
 
 def _checked(leaf: Any) -> Any:

@@ -12,11 +12,14 @@ import torch
 
 from blindstep.drivers.silence import interrupt, silence
 from blindstep.errors import InvalidArgument, LossNotFinite, RunsInEvaluationMode
-from blindstep.torch.evaluate import Loss, one_each
-from blindstep.torch.records import KINDS, Batch, Records
+from blindstep.torch.evaluate import Evaluator, Loss, one_each
+from blindstep.torch.records import KINDS, Batch, Records, leaves, mapped
+from blindstep.torch.weights import Weights
 
-# How much the loss of a record may change with the records beside it: roundings, in shares of it.
-_ROUNDING = 1e-2
+# How much the loss of a record may change with the records beside it, as a share of all: the shapes and
+# the record's place are the same, so that not even roundings differ.
+_ROUNDING = 1e-5
+_FAR, _OFTEN = 3.0, 8
 _SWITCH = (
     "If the loss is right, and made-up values are what it cannot take, try it on a batch that you make "
     "up yourself, and give rehearse=False."
@@ -50,7 +53,7 @@ def look_over(model: torch.nn.Module) -> None:
         )
 
 
-def rehearse(model: torch.nn.Module, loss: Loss, records: Records, batch: int) -> None:
+def rehearse(weights: Weights, loss: Loss, records: Records, batch: int) -> None:
     """Try the loss on made-up records: one number for each, whoever is beside it.
 
     Raises:
@@ -58,8 +61,9 @@ def rehearse(model: torch.nn.Module, loss: Loss, records: Records, batch: int) -
             record, or numbers that depend on the other records. One that gave numbers, none of them
             finite, is a warning (`LossNotFinite`).
     """
-    device = next(model.parameters()).device
-    kinds = [_told(model, loss, records.made_up(batch, device, [kind])) for kind in KINDS]
+    device = next(weights.model.parameters()).device
+    _refuse_writes(weights, loss, records.made_up(batch, device, KINDS))
+    kinds = [_told(weights, loss, records.made_up(batch, device, [kind])) for kind in KINDS]
     errors = [each for each in kinds if isinstance(each, BaseException)]
     if len(errors) == len(kinds):
         raise InvalidArgument(
@@ -76,13 +80,14 @@ def rehearse(model: torch.nn.Module, loss: Loss, records: Records, batch: int) -
             LossNotFinite,
             stacklevel=4,
         )
-    mixed = _told(model, loss, records.made_up(batch, device, KINDS))
+    mixed = _told(weights, loss, records.made_up(batch, device, KINDS))
     if not isinstance(mixed, torch.Tensor):
         return  # some kind of made-up record fails, and takes the others with it
+    size = float(mixed.nan_to_num(0.0, 0.0, 0.0).abs().max())
     for row in range(len(mixed)):
         alone = kinds[row % len(kinds)]
         if isinstance(alone, torch.Tensor) and not torch.allclose(
-            alone[row], mixed[row], _ROUNDING, _ROUNDING, equal_nan=True
+            alone[row], mixed[row], rtol=0.0, atol=_ROUNDING * size, equal_nan=True
         ):
             raise InvalidArgument(
                 "the loss of a record depends on the records beside it: made-up records get other "
@@ -91,13 +96,54 @@ def rehearse(model: torch.nn.Module, loss: Loss, records: Records, batch: int) -
             )
 
 
-def _told(model: torch.nn.Module, loss: Loss, batch: Batch) -> torch.Tensor | BaseException:
+def rehearse_shifts(evaluator: Evaluator) -> None:
+    """Try the loss as the run calls it: at shifted weights, several times for one batch.
+
+    Raises:
+        InvalidArgument: it fails there, or does not change with the tuned parameters, and would never
+            learn anything.
+    """
+    # So far out that even a metric, which most shifts leave alone, changes for some record.
+    shifts, found = evaluator.tried(_FAR, _OFTEN), []
+    with silence(worker=False), interrupt.watched(here=True):
+        for kind in KINDS:
+            try:
+                found.append(evaluator.of_made_up([kind], shifts))
+            except Exception:  # some kinds of made-up records fail for good reasons
+                continue
+        interrupt.passed_on()
+    if not found:
+        raise InvalidArgument(
+            "the loss works at the model's own weights, and fails at shifted ones: does it need "
+            f"weights of a certain type, or change the batch? Nothing was spent. {_SWITCH}"
+        )
+    values = torch.stack(found)
+    if bool(torch.all(values[..., 1:] == values[..., :1])):
+        raise InvalidArgument(
+            "the loss does not change with the parameters that are tuned (those that require a "
+            "gradient), so there is nothing to learn: does the model compute with copies of them? "
+            f"Nothing was spent. {_SWITCH}"
+        )
+
+
+def _refuse_writes(weights: Weights, loss: Loss, batch: Batch) -> None:
+    """Raise if the loss writes to the tensors of its batch: the next evaluation would see that."""
+    before = [leaf.clone() for leaf in leaves(batch.rows)]
+    _told(weights, loss, batch)
+    if any(not torch.equal(a, b) for a, b in zip(before, leaves(batch.rows), strict=True)):
+        raise InvalidArgument(
+            "the loss writes to its batch, which is evaluated several times: compute on copies."
+        )
+
+
+def _told(weights: Weights, loss: Loss, batch: Batch) -> torch.Tensor | BaseException:
     """What the loss gives for a batch, or what it raises. The user's own Ctrl-C goes on."""
     with silence(worker=False), interrupt.watched(here=True), torch.inference_mode():
         found: torch.Tensor | BaseException
         try:
-            with np.errstate(all="ignore"):
-                found = one_each(loss(model, batch.rows), batch).double().cpu()
+            with np.errstate(all="ignore"), weights.untouched():
+                rows = mapped(lambda leaf: leaf, batch.rows)
+                found = one_each(loss(weights.model, rows), batch).double().cpu()
         except BaseException as error:
             found = error
         interrupt.passed_on()

@@ -24,6 +24,7 @@ class Result:
         best_round: the model is at the mean of this round's points: the last round's, unless an
             earlier one has a lower loss beyond doubt.
         base: the fingerprint of the model that it started from.
+        tuned: the fingerprint of the model as it is now.
         names: the tuned parameters.
         sizes: how many numbers each has.
     """
@@ -33,6 +34,7 @@ class Result:
     history: History
     best_round: int
     base: str
+    tuned: str
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     _course: Course = field(repr=False)
@@ -50,7 +52,8 @@ class Result:
         write(
             path,
             Tuned(
-                self.base, self.names, self.sizes, self.best_round, self._course, str(self.privacy)
+                *(self.base, self.tuned, self.names, self.sizes, self.best_round),
+                *(self._course, str(self.privacy)),
             ),
         )
 

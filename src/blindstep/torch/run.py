@@ -7,7 +7,6 @@ step that is being made. After a crash the weights are made again from the start
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,7 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from blindstep.drivers.looking import look_at_answers, open_looks, take_looks
+from blindstep.drivers.looking import (
+    look_at_answers,
+    open_looks,
+    release_of_answers,
+    take_looks,
+)
 from blindstep.drivers.progress import RunProgress
 from blindstep.estimate.estimators import Estimator, Query
 from blindstep.estimate.scales import Finder
@@ -23,7 +27,7 @@ from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.optimize.plan import Plan
-from blindstep.private.gate import Contributions, Memory, Permit
+from blindstep.private.gate import Memory, Permit
 from blindstep.private.schedule import Kind
 from blindstep.torch.course import Course, look_shifts
 from blindstep.torch.crew import Crew
@@ -137,11 +141,9 @@ def _release(
     nowhere = jnp.zeros(1)  # coefficients do not depend on where the points are
     query = Query(nowhere, nowhere, public, Kind.GRAD, nearness)
     together = max(1, min(len(answers), _AT_ONCE // answers[0].size))
-
-    def of(_: Any, places: Any) -> Float[Array, "some size"]:
-        return estimator.coefficients(query, answers[places])
-
-    return permit.release(memory, Kind.GRAD, Contributions(together, of))
+    return release_of_answers(
+        permit, memory, answers, together, lambda own: estimator.coefficients(query, own)
+    )
 
 
 def _words(public: Key[Array, ""]) -> np.ndarray:

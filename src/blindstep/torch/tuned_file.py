@@ -25,6 +25,7 @@ class Tuned(NamedTuple):
     """All that a tuned model is, beside its base model. Public."""
 
     base: str  # fingerprint of the model that the run started from
+    tuned: str  # and of the tuned one
     names: tuple[str, ...]  # the tuned parameters
     sizes: tuple[int, ...]  # how many numbers each has
     round: int  # the model is at the mean of this round's points
@@ -39,6 +40,7 @@ def write(path: str | os.PathLike[str], tuned: Tuned) -> None:
         "kind": _KIND,
         "version": _VERSION,
         "base": tuned.base,
+        "tuned": tuned.tuned,
         "names": list(tuned.names),
         "sizes": list(tuned.sizes),
         "round": tuned.round,
@@ -87,8 +89,18 @@ def apply(tuned: Tuned, weights: Weights) -> None:
             "the file belongs to another base model: names and shapes agree, and numbers or types do "
             "not. Load the weights, in the dtype, that the run started from."
         )
-    for move in tuned.course.to_round(tuned.round):
-        weights.move(move)
+    start = weights.copies()
+    try:
+        for move in tuned.course.to_round(tuned.round):
+            weights.move(move)
+        if weights.fingerprint() != tuned.tuned:
+            raise InvalidArgument(
+                "the moves in the file do not lead to the model that it was saved from: get another "
+                "copy, or use the versions of blindstep and PyTorch that wrote it."
+            )
+    except BaseException:
+        weights.put_back(start)
+        raise
 
 
 def _tuned(body: dict[str, Any]) -> Tuned:
@@ -104,10 +116,14 @@ def _tuned(body: dict[str, Any]) -> Tuned:
         list(releases),
         [float(each) for each in _numbers(body["factors"])],
     )
-    if len(course.factors) != course.steps:
-        raise ValueError("it has not one factor for each step")
+    counts = len(course.factors) == course.steps and len(course.lengths) == len(body["names"])
+    finite = all(np.all(np.isfinite(each)) for each in (releases, course.factors, course.lengths))
+    if not counts or not finite or not 0 <= int(body["round"]) < plan.rounds:
+        raise ValueError("its numbers do not belong together")
     names, sizes = tuple(body["names"]), tuple(body["sizes"])
-    return Tuned(body["base"], names, sizes, int(body["round"]), course, body["privacy"])
+    return Tuned(
+        body["base"], body["tuned"], names, sizes, int(body["round"]), course, body["privacy"]
+    )
 
 
 def _text(numbers: np.ndarray) -> str:

@@ -106,29 +106,37 @@ def minimize(
     Returns:
         The privacy statement, the plan, the history of public quantities, and `save`.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgument(f"model is a {type(model).__name__}: give a torch.nn.Module.")
     weights, records = Weights(model), Records(data, collate, people, rows)
     size = min(count("batch", batch), records.number)
     choices = {"evaluations": evaluations, "passes": passes, "directions": directions}
     rehearsal.look_over(model)
+    base = weights.fingerprint()
     with in_evaluation(model):
         if rehearse:
-            rehearsal.rehearse(model, loss, records, size)
+            rehearsal.rehearse(weights, loss, records, size)
 
         def effort() -> int:
             return _effort(Evaluator(weights, loss, records, size))
 
-        with Crew(weights) as crew:
-            made = crew.agree(
-                lambda: _plan_for(weights, records, effort, plan, privacy, choices, checkpoint)
-            )
+        def first() -> tuple[Plan, int]:
+            made = _plan_for(weights, records, effort, plan, privacy, choices, checkpoint)
             check_delta(budget, made.records, "budget")
-            storage = Storage(checkpoint, ledger, budget)
             # Batches of one size, and no larger than the records of a step fill.
             number = -(-made.first_batch // size)
-            crew.evaluator = Evaluator(weights, loss, records, -(-made.first_batch // number))
+            return made, -(-made.first_batch // number)
+
+        with Crew(weights) as crew:
+            made, even = crew.agree(first)
+            crew.check_alike(lambda: base + fingerprints.of_data(records.arrays))
+            crew.evaluator = Evaluator(weights, loss, records, even)
+            if rehearse:
+                rehearsal.rehearse_shifts(crew.evaluator)
             if not crew.leads:
                 return crew.follow()
-            return crew.finish(_lead(made, crew, records, storage, seed, progress))
+            storage = Storage(checkpoint, ledger, budget)
+            return crew.finish(_lead(made, crew, records, storage, base, seed, progress))
 
 
 @answers_typos
@@ -179,11 +187,11 @@ def _lead(
     crew: Crew,
     records: Records,
     storage: Storage,
+    base: str,
     seed: int | None,
     progress: bool | None,
 ) -> Result:
-    """The whole run, in the process that owns the gate."""
-    base = crew.weights.fingerprint()
+    """The whole run, in the process that owns the gate; `base` is the fingerprint of the start."""
     known = _known(base, records, storage)
     course, told, seeded = run(plan, crew, storage, known, seed, records.unit, progress)
     history = history_of(plan, told, course.unit)
@@ -192,8 +200,9 @@ def _lead(
     for move in course.to_round(best):
         crew.move(move)
     said = of_plan(plan, seeded=seeded, unit=records.unit)
-    names = tuple(crew.weights.names)
-    return Result(said, plan, history, best, base, names, crew.weights.sizes, course)
+    names, sizes = tuple(crew.weights.names), crew.weights.sizes
+    tuned = crew.weights.fingerprint()
+    return Result(said, plan, history, best, base, tuned, names, sizes, course)
 
 
 def _known(base: str, records: Records, storage: Storage) -> fingerprints.Fingerprints:
@@ -229,7 +238,7 @@ def _plan_for(
                 "blindstep.torch.plan."
             )
         return plan
-    if privacy is None:
+    if not isinstance(privacy, Privacy):
         raise InvalidArgument(
             "give privacy, such as privacy=Privacy(epsilon=2, delta=1e-5), or a ready plan."
         )
@@ -263,4 +272,7 @@ def in_evaluation(model: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, training in modes:
-            module.training = training
+            if type(module).train is torch.nn.Module.train:
+                module.training = training
+            else:  # it does more than to remember the mode
+                module.train(training)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,44 +32,75 @@ _SMALL = (torch.bfloat16, torch.float16)
 _TYPES = (*_SMALL, torch.float32, torch.float64)
 
 
-class Probed(torch.Tensor):
-    """A stand-in for a parameter: operations get the parameter plus amount x signs."""
+class _StandIn(torch.Tensor):
+    """Stands in for a tensor of the model, and has no numbers: operations get what `filled` gives."""
 
     source: torch.Tensor
-    shifts: Shifts
-    number: int
 
     @staticmethod
-    def __new__(cls, source: torch.Tensor, shifts: Shifts, number: int) -> Probed:
-        """A tensor without numbers, of the shape of `source`, moved by pair `number` of the shifts."""
+    def __new__(cls, source: torch.Tensor, *_: Any) -> Any:
+        """A tensor of the shape of `source`; a parameter, if that is one."""
         made = torch.Tensor._make_wrapper_subclass(
             cls, source.shape, dtype=source.dtype, device=source.device
         )
-        made.source, made.shifts, made.number = source.contiguous(), shifts, number
+        made._is_param = isinstance(source, torch.nn.Parameter)  # what isinstance looks at
         return made
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Nearly always tensors stand alone among the arguments: looking into all of them takes longer.
-        args = tuple([arg.filled() if type(arg) is Probed else arg for arg in args])
+        writes = func._schema.is_mutable
+
+        def filled(arg: Any) -> Any:
+            return arg.filled(writes) if isinstance(arg, _StandIn) else arg
+
+        # Nearly always tensors stand alone among the arguments: looking into all takes longer.
+        args = tuple([filled(arg) for arg in args])
         if kwargs or any(type(arg) in (list, tuple) for arg in args):
-            args, kwargs = tree_map_only(Probed, Probed.filled, (args, kwargs))
+            args, kwargs = tree_map_only(_StandIn, filled, (args, kwargs))
         return func(*args, **(kwargs or {}))
 
-    def filled(self) -> torch.Tensor:
-        """The moved parameter, in a buffer of its own."""
-        return add_signs(self.source, self.shifts, self.number, torch.empty_like(self.source))
+    def filled(self, writes: bool) -> torch.Tensor:
+        """The numbers for one operation; if it writes, in a buffer of its own."""
+        raise NotImplementedError
+
+
+class Probed(_StandIn):
+    """A tuned parameter plus amount x signs, in a buffer of its own."""
+
+    def __init__(self, source: torch.Tensor, shifts: Shifts, number: int) -> None:
+        """`source` moved by pair `number` of the shifts."""
+        self.source, self._shifts, self._number = source.detach().contiguous(), shifts, number
+
+    def filled(self, writes: bool) -> torch.Tensor:
+        """The moved parameter."""
+        return add_signs(self.source, self._shifts, self._number, torch.empty_like(self.source))
+
+
+class Kept(_StandIn):
+    """A tensor that is not tuned, or a buffer: what an operation writes to it is forgotten.
+
+    Else a layer that keeps statistics of what it sees (an observer, `max_norm` of an embedding) would
+    carry one record to the others, and out of the run without noise.
+    """
+
+    def __init__(self, source: torch.Tensor) -> None:
+        """`source` as it is."""
+        self.source = source.detach()
+
+    def filled(self, writes: bool) -> torch.Tensor:
+        """The tensor itself, or a copy to write to."""
+        return self.source.clone() if writes else self.source
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a module holds a parameter."""
+    """Where a module holds a tensor."""
 
-    module: torch.nn.Module
+    held: dict[str, Any]  # the module's parameters, or its buffers
     name: str
-    tensor: int  # the parameter's number
+    tensor: int | None  # the number of a tuned parameter; None for others
 
 
 class Move(NamedTuple):
@@ -109,16 +140,38 @@ class Weights:
                 )
             if not bool(torch.isfinite(each).all()):
                 raise InvalidArgument(f"{name} is not finite: start from finite parameters.")
-        self.names = [name for name, _ in found]
+        self.names = [_plain(name) for name, _ in found]
         self.tensors = [each for _, each in found]
         self.sizes = tuple(each.numel() for each in self.tensors)
         number = {id(each): place for place, each in enumerate(self.tensors)}
         self._places = [
-            Place(module, name, number[id(each)])
+            Place(held, name, number.get(id(each)))
             for module in model.modules()
-            for name, each in module._parameters.items()
-            if each is not None and id(each) in number
+            for held in (module._parameters, module._buffers)
+            for name, each in held.items()
+            if each is not None
         ]
+        self._refuse_shared_storage()
+
+    def _refuse_shared_storage(self) -> None:
+        """Raise if a tuned parameter shares its memory with another tensor of the model, or itself."""
+        tuned, seen = {id(each) for each in self.tensors}, dict[int, int]()
+        for place in self._places:
+            each = place.held[place.name]
+            for where in {each.untyped_storage().data_ptr()} - {0}:
+                first = seen.setdefault(where, id(each))
+                if first != id(each) and (first in tuned or id(each) in tuned):
+                    raise InvalidArgument(
+                        f"{place.name} shares its memory with another tensor of the model, and one of "
+                        "them is tuned: tie them by using one Parameter in both places."
+                    )
+        for name, each in zip(self.names, self.tensors, strict=True):
+            if each.is_inference() or any(
+                n > 1 and s == 0 for n, s in zip(each.shape, each.stride(), strict=True)
+            ):
+                raise InvalidArgument(
+                    f"{name} cannot be moved: it was expanded, or made in inference mode. Clone it."
+                )
 
     @property
     def dim(self) -> int:
@@ -136,6 +189,11 @@ class Weights:
             return np.ones(len(sizes))
         lengths = np.maximum(np.sqrt(squares / sizes) / every, _LEAST_LENGTH)
         return lengths / math.sqrt(float(np.sum(sizes * lengths**2)) / self.dim)
+
+    def sizes_of_numbers(self) -> Float[np.ndarray, " tensors"]:
+        """The usual size of a number in each parameter; of one that is all 0, that in all of them."""
+        sizes = np.array([math.sqrt(_square(each) / each.numel()) for each in self.tensors])
+        return np.where(sizes > 0, sizes, self.size / math.sqrt(self.dim) or 1.0)
 
     def nearest(self, lengths: Float[np.ndarray, " tensors"]) -> float:
         """How far out probes must lie, in these units, for rounding not to hide them.
@@ -158,19 +216,31 @@ class Weights:
     def probed(self, shifts: Shifts) -> contextlib.AbstractContextManager[None]:
         """The model with each tuned parameter moved by the pair of its number, for a while."""
         own = enumerate(self.tensors)
-        return self.replaced([Probed(each.detach(), shifts, number) for number, each in own])
+        return self.replaced([Probed(each, shifts, number) for number, each in own], Kept)
+
+    def untouched(self) -> contextlib.AbstractContextManager[None]:
+        """The model as it is, for a while; what is written to it then is forgotten."""
+        return self.replaced([Kept(each) for each in self.tensors], Kept)
 
     @contextlib.contextmanager
-    def replaced(self, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-        """The model with other tensors in the place of its tuned parameters, for a while."""
-        own = [place.module._parameters[place.name] for place in self._places]
+    def replaced(
+        self, tensors: Sequence[torch.Tensor], kept: Callable[[torch.Tensor], torch.Tensor]
+    ) -> Iterator[None]:
+        """The model with other tensors in the place of its tuned parameters, for a while.
+
+        All others of its tensors are replaced by what `kept` makes of them.
+        """
+        own = [place.held[place.name] for place in self._places]
+        others = {id(each): each for each in own}
+        made = {key: kept(each) for key, each in others.items()}
         try:
-            for place in self._places:
-                place.module._parameters[place.name] = tensors[place.tensor]  # type: ignore[assignment]
+            for place, each in zip(self._places, own, strict=True):
+                new = made[id(each)] if place.tensor is None else tensors[place.tensor]
+                place.held[place.name] = new
             yield
         finally:
             for place, each in zip(self._places, own, strict=True):
-                place.module._parameters[place.name] = each
+                place.held[place.name] = each
 
     def stacked(
         self, seeds: Int[np.ndarray, "shifts tensors"], amounts: Float[np.ndarray, "shifts tensors"]
@@ -240,7 +310,7 @@ class Weights:
         for name, each in sorted(self.model.state_dict(keep_vars=True).items()):
             if not isinstance(each, torch.Tensor):
                 continue
-            about = f"{name} {tuple(each.shape)} {each.dtype} {each.requires_grad}\n"
+            about = f"{_plain(name)} {tuple(each.shape)} {each.dtype} {each.requires_grad}\n"
             digest.update(about.encode())
             plain = each.detach().to("cpu").contiguous().reshape(-1)
             digest.update(plain.view(torch.uint8).numpy().data)
@@ -255,3 +325,10 @@ def _shifts(seeds: Seeds, weights: Float[np.ndarray, "q tensors"]) -> Shifts:
     made = Shifts(seeds.size)
     made.fill(seeds, weights)
     return made
+
+
+def _plain(name: str) -> str:
+    """The name of a parameter without what wrappers put before it."""
+    for wrapper in ("_orig_mod.", "module."):  # torch.compile, DistributedDataParallel
+        name = name.removeprefix(wrapper)
+    return name
