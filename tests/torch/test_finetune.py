@@ -264,6 +264,9 @@ def test_every_part_of_the_benchmark_writes_its_rows_once(tmp_path, monkeypatch)
     monkeypatch.setattr(finetune, "CONTEST", 4000)
     monkeypatch.setattr(finetune, "BATCH", 22)
     monkeypatch.setattr(finetune, "FIRST_ORDER_STEPS", 2)
+    monkeypatch.setattr(finetune, "FIRST_ORDER", finetune.FIRST_ORDER[:1])
+    monkeypatch.setattr(finetune, "GAPS", finetune.GAPS[:1])
+    monkeypatch.setattr(finetune_peers, "SETTINGS", finetune_peers.SETTINGS[:2])
     torch.manual_seed(0)
     path = tmp_path / "finetune.json"
     bench = finetune.Bench(SmallLanguageModel(), {"letters": small()}, path, {})
@@ -280,7 +283,7 @@ def test_every_part_of_the_benchmark_writes_its_rows_once(tmp_path, monkeypatch)
         "blindstep": 2,
         # Of each peer all settings on the first seed, and the best one on the second.
         "contest": 2 + 3 * (settings + 1),
-        "gap": 4,
+        "gap": 1,
         "first-order": len(finetune.FIRST_ORDER),
     }
     assert all(row["evaluations"] <= 4000 for row in rows if "evaluations" in row)

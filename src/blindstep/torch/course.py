@@ -19,14 +19,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, UInt32, UInt64
+from jaxtyping import Array, Float, Int, Key, UInt32, UInt64
 
 from blindstep.estimate import draws
 from blindstep.estimate.scales import Finder
 from blindstep.estimate.signs import key_number, seeds
+from blindstep.optimize.conversion import Conversion
 from blindstep.optimize.learners import Falling
 from blindstep.optimize.plan import Plan
 from blindstep.private.noise import public_key, public_stream
@@ -88,17 +90,22 @@ class Course:
             Shift(each, sign * amounts) for sign in (1.0, -1.0)[: self.plan.sides] for each in own
         ]
 
-    def add(self, release: Float[np.ndarray, " q"], weights: Weights) -> tuple[float, float]:
-        """Take the release of the next step. Gives |g| and the length of the move."""
-        number, q = self.steps, self.plan.directions
-        length = float(self._schedule.length[number])
+    def norm(self, release: Float[np.ndarray, " q"], weights: Weights) -> float:
+        """|g| of the next step, whose release this is."""
         size = math.fsum(abs(each) for each in release)
-        whole = np.rint(release * (2.0 ** (_BITS - 1) / size)) if size > 0 else release
-        norm = weights.norm(self._seeds(number)[:q], whole) * size / 2.0 ** (_BITS - 1)
-        norm /= math.sqrt(self.plan.dim)
+        if size == 0.0:
+            return 0.0
+        whole = np.rint(release * (2.0 ** (_BITS - 1) / size))
+        seeds = self._seeds(self.steps)[:-1]
+        norm = weights.norm(seeds, whole) * size / 2.0 ** (_BITS - 1)
+        return norm / math.sqrt(self.plan.dim)
+
+    def add(self, release: Float[np.ndarray, " q"], norm: float) -> float:
+        """Take the release of the next step, and its |g|. Gives the length of the move."""
+        length = float(self._schedule.length[self.steps]) if norm > 0 else 0.0
         self.releases.append(release)
         self.factors.append(length / norm if norm > 0 else 0.0)
-        return norm, length if norm > 0 else 0.0
+        return length
 
     def move(self, number: int, share: float = 1.0) -> Move:
         """How a step that was added moves the weights, or a share of it."""
@@ -125,25 +132,32 @@ class Course:
     @cached_property
     def _schedule(self) -> _Schedule:
         """What every step has, whatever is released. At once: small calls of JAX are slow."""
-        machine, public = self.plan.build(jumps=self.jumps), public_key(self.public)
-        learner, horizon = machine.learner, self.plan.horizon
-        assert isinstance(learner, Falling)
-
-        @jax.jit
-        @jax.vmap
-        def of_step(number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-            key = machine.direction_key(number // horizon, number % horizon, public)
-            done = number.astype(jnp.float64)
-            return key_number(key), learner.length(done), learner.probing(done)
-
+        machine = self.plan.build(jumps=self.jumps)
         with jax.enable_x64(True):
-            made = of_step(jnp.arange(self.plan.schedule.releases))
+            numbers = jnp.arange(self.plan.schedule.releases)
+            made = _schedule_of(machine, public_key(self.public), numbers)
         return _Schedule(*(np.asarray(each) for each in made))
 
     def _seeds(self, number: int) -> Int[np.ndarray, "q+1 tensors"]:
         """The seeds of a step's directions, and last those that it rounds by."""
         key = self._schedule.keys[number]
         return seeds_of(key, self.plan.directions + 1, len(self.lengths))
+
+
+@eqx.filter_jit
+def _schedule_of(
+    machine: Conversion, public: Key[Array, ""], numbers: Int[Array, " steps"]
+) -> tuple[UInt64[Array, " steps"], Float[Array, " steps"], Float[Array, " steps"]]:
+    """The number of each step's key, how long its move is, and how near it probes."""
+    learner = machine.learner
+    assert isinstance(learner, Falling)
+
+    def of_step(number: Int[Array, ""]) -> tuple[Array, Array, Array]:
+        round_, step = number // machine.horizon, number % machine.horizon
+        key, done = machine.direction_key(round_, step, public), number.astype(jnp.float64)
+        return key_number(key), learner.length(done), learner.probing(done)
+
+    return jax.vmap(of_step)(numbers)
 
 
 def look_shifts(

@@ -50,19 +50,17 @@ def run(
 
     Weights that are at the start are then at the last point of the course.
     """
-    with open_looks(plan, storage, lambda: known, seed, unit) as session:
-        found = _look(plan, crew, session)
-    steps = plan.schedule.releases
-    begun = {"releases": jnp.zeros((steps, plan.size)), "told": jnp.zeros((steps, 3))}
-    with (
-        jax.enable_x64(True),
-        Session(
-            plan.terms, plan.to_dict(), begun, storage, lambda: known, seed=seed, unit=unit
-        ) as session,
-    ):
-        course = Course(plan, _words(session.gate.public), *found)
-        told = _steps(plan, crew, session, course, progress)
-        return course, told.reshape(plan.rounds, plan.horizon, 3), session.gate.seeded
+    # States of 64 bits: what was released comes back as it was, also after a crash.
+    with jax.enable_x64(True):
+        with open_looks(plan, storage, lambda: known, seed, unit) as session:
+            found = _look(plan, crew, session)
+        steps = plan.schedule.releases
+        begun = {"releases": jnp.zeros((steps, plan.size)), "told": jnp.zeros((steps, 3))}
+        run = (plan.terms, plan.to_dict(), begun, storage, lambda: known)
+        with Session(*run, seed=seed, unit=unit) as session:
+            course = Course(plan, _words(session.gate.public), *found)
+            told = _steps(plan, crew, session, course, progress)
+            return course, told.reshape(plan.rounds, plan.horizon, 3), session.gate.seeded
 
 
 def _look(plan: Plan, crew: Crew, session: Session) -> tuple[np.ndarray, float, bool, float]:
@@ -113,7 +111,11 @@ def _steps(
                     ),
                     answers=answers["answers"].ravel(),
                 )
-            norm, length = course.add(releases[number, : plan.directions], crew.weights)
+            own = releases[number, : plan.directions]
+            # Norms that were computed before a crash stay: sums of floats depend on the machine.
+            fresh = number >= session.position
+            norm = course.norm(own, crew.weights) if fresh else float(told[number, 0])
+            length = course.add(own, norm)
             crew.move(course.move(number))
             if number >= session.position:
                 told[number] = (
