@@ -139,7 +139,7 @@ def _release(
         records = jax.tree.map(lambda leaf: leaf[rows], data)
         return look.vector(jax.vmap(values)(records), distance)
 
-    together = _together(look, permit.terms.schedule.first_batch)
+    together = _together(permit.terms.schedule.first_batch, look.evaluations, look.size)
     return permit.release(memory, Kind.GRAD, Contributions(together, of))
 
 
@@ -174,17 +174,13 @@ def _release_answers(
     answers: Float[Array, "batch evaluations"],
     distance: Any,
 ) -> tuple[Memory, Float[Array, " size"]]:
-    together = _together(look, len(answers))
-    return release_of_answers(
-        permit, memory, answers, together, lambda own: look.vector(own, distance)
-    )
+    return release_of_answers(permit, memory, answers, lambda own: look.vector(own, distance))
 
 
 def release_of_answers(
     permit: Permit,
     memory: Memory,
     answers: Float[Array, "batch *each"],
-    together: int,
     vector: Callable[[Float[Array, "some *each"]], Float[Array, "some size"]],
 ) -> tuple[Memory, Float[Array, " size"]]:
     """A release from answers, one row for each record of the batch, in its order.
@@ -195,10 +191,11 @@ def release_of_answers(
     batch = permit.terms.schedule.first_batch
     if len(answers) != batch:
         raise InvalidArgument(f"{len(answers)} answers for a batch of {batch} records: give all.")
+    together = _together(batch, answers[0].size, permit.terms.size)
     contributions = Contributions(together, lambda _, places: vector(answers[places]))
     return permit.release(memory, Kind.GRAD, contributions)
 
 
-def _together(look: Look, batch: int) -> int:
-    """How many records of a batch are held at once."""
-    return max(1, min(batch, _AT_ONCE // max(look.evaluations, look.size)))
+def _together(batch: int, evaluations: int, size: int) -> int:
+    """How many records of a batch are held at once, each with so many values and entries."""
+    return max(1, min(batch, _AT_ONCE // max(evaluations, size)))

@@ -82,7 +82,7 @@ def _straight(points: Float[np.ndarray, "some dim"]) -> float:
 def _fell(history: History, since: float = 0.0) -> bool:
     """Whether the loss fell between the halves of the run, beyond doubt and by over 1%.
 
-    Of the rest of the run alone, if it is to count `since` a later time.
+    Of the part of the run that begins at the share `since` of it.
     """
     if history.loss is None or history.loss_std is None:
         return False

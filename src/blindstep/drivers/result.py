@@ -23,7 +23,7 @@ from blindstep.private.statement import RECORD, Statement
 
 
 @runtime_checkable
-class Told(Protocol):
+class Reportable(Protocol):
     """What a report tells of, whichever driver made it."""
 
     @property

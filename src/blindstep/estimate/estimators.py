@@ -10,8 +10,8 @@ where d is the dimension and h the smoothing radius. With one side, GRAD evaluat
 
     c_j = (f(x + h u_j) - mean over all j of f(x + h u_j)) / h.
 
-Along few random directions of very many parameters that is as good, and takes half the evaluations:
-curvature moves all values by nearly the same. In expectation e is the gradient of the uniform
+Along few random directions of very many parameters that shows nearly the same, in half the evaluations:
+curvature moves all values alike. In expectation e is the gradient of the uniform
 smoothing of f at x, or the difference of these gradients between x and y (Lemmas lem:grad-estimator,
 lem:diff-estimator).
 

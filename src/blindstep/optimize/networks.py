@@ -35,7 +35,7 @@ from blindstep.estimate.bounds import Clip
 from blindstep.estimate.looks import Look
 from blindstep.estimate.signs import Signs
 from blindstep.optimize import scaled
-from blindstep.optimize.plan import Plan, finished
+from blindstep.optimize.plan import Plan
 from blindstep.private.statement import Privacy
 
 # How many directions of the gradient's curvature a network's curvature adds up to.
@@ -92,36 +92,11 @@ def plan_network(
     noise = 2 * math.sqrt(q * steps / (records * batch)) / rho  # on a step, in clips
     heard = _AGREE / math.hypot(_AGREE, noise)
     reach = heard * _REACH * math.sqrt(dim * q) / (q + _RANK * (1 - q / dim))
-    smoothing = _PROBE * reach
-    made = Plan(
-        preset="scaled",
-        mechanism="independent",
-        sampler=Signs.name,
-        sharing="block",
-        records=records,
-        dim=dim,
-        horizon=horizon,
-        period=1,
-        rounds=rounds,
-        first_batch=batch,
-        diff_batch=batch,
-        directions=q,
-        smoothing=smoothing,
-        radius=smoothing + horizon * reach,
-        reach=reach,
-        bounds=Clip(_CLIP * math.sqrt(dim / q)),
-        lipschitz=None,
-        gap=None,
-        privacy=privacy,
-        looks=scaled.Finder.looks,
-        look_leaves=look.leaves,
-        look_directions=look.each,
-        look_batch=look_batch,
-        look_share=share,
-        curve=scaled.CURVE,
-        sides=sides,
+    bounds = Clip(_CLIP * math.sqrt(dim / q))
+    return scaled.in_natural_units(
+        *(dim, records, privacy, look, look_batch, share),
+        *(rounds, horizon, batch, q, reach, _PROBE * reach, bounds, Signs.name, sides),
     )
-    return finished(made, after=scaled.notes(made))
 
 
 class _Sizes(NamedTuple):

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 
 from blindstep.errors import count
-from blindstep.estimate.bounds import Clip
+from blindstep.estimate.bounds import Bounds, Clip
 from blindstep.estimate.looks import MOST_CROSSED, Look
 from blindstep.estimate.scales import Finder
 from blindstep.optimize.plan import Plan, finished
@@ -86,10 +86,37 @@ def plan_scaled(
     fewer = (most_steps / (rounds * horizon)) ** 0.4
     reach = fewer * min(_SHORTEST * wide, _LONGEST)
     smoothing = fewer * _SMOOTHING
+    # Coefficients are (d/q) c_j: of a slope of length 1, about sqrt(d/q) long.
+    bounds = Clip(_CLIP * math.sqrt(dim / q))
+    sampler = "structured" if q > 1 else "sphere"
+    return in_natural_units(
+        *(dim, records, privacy, look, look_batch, share),
+        *(rounds, horizon, batch, q, reach, smoothing, bounds, sampler),
+    )
+
+
+def in_natural_units(
+    dim: int,
+    records: int,
+    privacy: Privacy,
+    look: Look,
+    look_batch: int,
+    look_share: float,
+    rounds: int,
+    horizon: int,
+    batch: int,
+    directions: int,
+    reach: float,
+    smoothing: float,
+    bounds: Bounds,
+    sampler: str,
+    sides: int = 2,
+) -> Plan:
+    """A plan with looks, then steps along shared directions, each of which shows the loss as well."""
     made = Plan(
         preset="scaled",
         mechanism="independent",
-        sampler="structured" if q > 1 else "sphere",
+        sampler=sampler,
         sharing="block",
         records=records,
         dim=dim,
@@ -98,12 +125,11 @@ def plan_scaled(
         rounds=rounds,
         first_batch=batch,
         diff_batch=batch,
-        directions=q,
+        directions=directions,
         smoothing=smoothing,
         radius=smoothing + horizon * reach,
         reach=reach,
-        # Coefficients are (d/q) c_j: of a slope of length 1, about sqrt(d/q) long.
-        bounds=Clip(_CLIP * math.sqrt(dim / q)),
+        bounds=bounds,
         lipschitz=None,
         gap=None,
         privacy=privacy,
@@ -111,10 +137,11 @@ def plan_scaled(
         look_leaves=look.leaves,
         look_directions=look.each,
         look_batch=look_batch,
-        look_share=share,
+        look_share=look_share,
         curve=CURVE,
+        sides=sides,
     )
-    return finished(made, after=notes(made))
+    return finished(made, after=_notes(made))
 
 
 def _steps(dim: int, records: int, rho: float, most: int) -> int:
@@ -177,7 +204,7 @@ def _looks(
     return look, max(1, min(records, int(room // look.evaluations)))
 
 
-def notes(plan: Plan) -> tuple[str, ...]:
+def _notes(plan: Plan) -> tuple[str, ...]:
     """What a reader of the plan should know."""
     curve = plan.curve**2 / (1 + plan.curve**2)
     return (

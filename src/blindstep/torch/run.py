@@ -33,9 +33,6 @@ from blindstep.torch.course import Course, look_shifts
 from blindstep.torch.crew import Crew
 from blindstep.torch.evaluate import Shift
 
-# Losses, or entries of vectors, that the gate holds at once.
-_AT_ONCE = 2**20
-
 
 def run(
     plan: Plan,
@@ -56,8 +53,8 @@ def run(
             found = _look(plan, crew, session)
         steps = plan.schedule.releases
         begun = {"releases": jnp.zeros((steps, plan.size)), "told": jnp.zeros((steps, 3))}
-        run = (plan.terms, plan.to_dict(), begun, storage, lambda: known)
-        with Session(*run, seed=seed, unit=unit) as session:
+        about = (plan.terms, plan.to_dict(), begun, storage, lambda: known)
+        with Session(*about, seed=seed, unit=unit) as session:
             course = Course(plan, _words(session.gate.public), *found)
             told = _steps(plan, crew, session, course, progress)
             return course, told.reshape(plan.rounds, plan.horizon, 3), session.gate.seeded
@@ -97,7 +94,8 @@ def _steps(
 
     with RunProgress(plan, show=progress) as bar:
         for number in range(plan.schedule.releases):
-            if number >= session.position:
+            fresh = number >= session.position
+            if fresh:
                 bar.show(number // plan.horizon, number + 1, by_round())
                 if int(answers.get("step", -1)) != number:
                     values = crew.values(gate.rows(number), course.shifts())
@@ -113,16 +111,12 @@ def _steps(
                 )
             own = releases[number, : plan.directions]
             # Norms that were computed before a crash stay: sums of floats depend on the machine.
-            fresh = number >= session.position
             norm = course.norm(own, crew.weights) if fresh else float(told[number, 0])
             length = course.add(own, norm)
             crew.move(course.move(number))
-            if number >= session.position:
-                told[number] = (
-                    norm,
-                    length,
-                    float(estimator.value_of(jnp.asarray(releases[number]))),
-                )
+            if fresh:
+                value = float(estimator.value_of(jnp.asarray(releases[number])))
+                told[number] = norm, length, value
                 state = {"releases": jnp.asarray(releases), "told": jnp.asarray(told)}
                 done = told[: number + 1]
                 session.after(state, gate.position, lambda done=done: {"told": done})
@@ -142,9 +136,8 @@ def _release(
     """A step's release. A record's vector comes from its own answers and from public numbers."""
     nowhere = jnp.zeros(1)  # coefficients do not depend on where the points are
     query = Query(nowhere, nowhere, public, Kind.GRAD, nearness)
-    together = max(1, min(len(answers), _AT_ONCE // answers[0].size))
     return release_of_answers(
-        permit, memory, answers, together, lambda own: estimator.coefficients(query, own)
+        permit, memory, answers, lambda own: estimator.coefficients(query, own)
     )
 
 

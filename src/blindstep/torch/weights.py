@@ -32,8 +32,13 @@ _SMALL = (torch.bfloat16, torch.float16)
 _TYPES = (*_SMALL, torch.float32, torch.float64)
 
 
-class _StandIn(torch.Tensor):
-    """Stands in for a tensor of the model, and has no numbers: operations get what `filled` gives."""
+class StandIn(torch.Tensor):
+    """Stands in for a tensor of the model, and has no numbers: operations get what `filled` gives.
+
+    This one gives the tensor itself, and forgets what is written to it. Else a layer that keeps
+    statistics of what it sees (an observer, `max_norm` of an embedding) would carry one record to the
+    others, and out of the run without noise.
+    """
 
     source: torch.Tensor
 
@@ -46,6 +51,10 @@ class _StandIn(torch.Tensor):
         made._is_param = isinstance(source, torch.nn.Parameter)  # what isinstance looks at
         return made
 
+    def __init__(self, source: torch.Tensor) -> None:
+        """For `source` as it is."""
+        self.source = source.detach()
+
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
@@ -53,45 +62,30 @@ class _StandIn(torch.Tensor):
         writes = func._schema.is_mutable
 
         def filled(arg: Any) -> Any:
-            return arg.filled(writes) if isinstance(arg, _StandIn) else arg
+            return arg.filled(writes) if isinstance(arg, StandIn) else arg
 
         # Nearly always tensors stand alone among the arguments: looking into all takes longer.
         args = tuple([filled(arg) for arg in args])
         if kwargs or any(type(arg) in (list, tuple) for arg in args):
-            args, kwargs = tree_map_only(_StandIn, filled, (args, kwargs))
+            args, kwargs = tree_map_only(StandIn, filled, (args, kwargs))
         return func(*args, **(kwargs or {}))
 
     def filled(self, writes: bool) -> torch.Tensor:
-        """The numbers for one operation; if it writes, in a buffer of its own."""
-        raise NotImplementedError
+        """The numbers for one operation; for one that writes, a copy."""
+        return self.source.clone() if writes else self.source
 
 
-class Probed(_StandIn):
-    """A tuned parameter plus amount x signs, in a buffer of its own."""
+class Probed(StandIn):
+    """Stands in for a tuned parameter: operations get it plus amount x signs, in an own buffer."""
 
     def __init__(self, source: torch.Tensor, shifts: Shifts, number: int) -> None:
-        """`source` moved by pair `number` of the shifts."""
-        self.source, self._shifts, self._number = source.detach().contiguous(), shifts, number
+        """For `source` moved by pair `number` of the shifts."""
+        super().__init__(source.contiguous())
+        self._shifts, self._number = shifts, number
 
     def filled(self, writes: bool) -> torch.Tensor:
         """The moved parameter."""
         return add_signs(self.source, self._shifts, self._number, torch.empty_like(self.source))
-
-
-class Kept(_StandIn):
-    """A tensor that is not tuned, or a buffer: what an operation writes to it is forgotten.
-
-    Else a layer that keeps statistics of what it sees (an observer, `max_norm` of an embedding) would
-    carry one record to the others, and out of the run without noise.
-    """
-
-    def __init__(self, source: torch.Tensor) -> None:
-        """`source` as it is."""
-        self.source = source.detach()
-
-    def filled(self, writes: bool) -> torch.Tensor:
-        """The tensor itself, or a copy to write to."""
-        return self.source.clone() if writes else self.source
 
 
 @dataclass(frozen=True)
@@ -158,13 +152,13 @@ class Weights:
         tuned, seen = {id(each) for each in self.tensors}, dict[int, int]()
         for place in self._places:
             each = place.held[place.name]
-            for where in {each.untyped_storage().data_ptr()} - {0}:
-                first = seen.setdefault(where, id(each))
-                if first != id(each) and (first in tuned or id(each) in tuned):
-                    raise InvalidArgument(
-                        f"{place.name} shares its memory with another tensor of the model, and one of "
-                        "them is tuned: tie them by using one Parameter in both places."
-                    )
+            where = each.untyped_storage().data_ptr()
+            first = seen.setdefault(where, id(each)) if where else id(each)  # none: it is empty
+            if first != id(each) and (first in tuned or id(each) in tuned):
+                raise InvalidArgument(
+                    f"{place.name} shares its memory with another tensor of the model, and one of "
+                    "them is tuned: tie them by using one Parameter in both places."
+                )
         for name, each in zip(self.names, self.tensors, strict=True):
             if each.is_inference() or any(
                 n > 1 and s == 0 for n, s in zip(each.shape, each.stride(), strict=True)
@@ -183,17 +177,19 @@ class Weights:
 
         A parameter that starts at 0, or has hardly a tenth of the size of all, gets a tenth.
         """
-        squares = np.array([_square(each) for each in self.tensors])
-        sizes, every = np.array(self.sizes), math.sqrt(float(np.sum(squares)) / self.dim)
+        sizes, every = np.array(self.sizes), self.size / math.sqrt(self.dim)
         if every == 0.0:
             return np.ones(len(sizes))
-        lengths = np.maximum(np.sqrt(squares / sizes) / every, _LEAST_LENGTH)
+        lengths = np.maximum(self._root_mean_squares() / every, _LEAST_LENGTH)
         return lengths / math.sqrt(float(np.sum(sizes * lengths**2)) / self.dim)
 
     def sizes_of_numbers(self) -> Float[np.ndarray, " tensors"]:
         """The usual size of a number in each parameter; of one that is all 0, that in all of them."""
-        sizes = np.array([math.sqrt(_square(each) / each.numel()) for each in self.tensors])
+        sizes = self._root_mean_squares()
         return np.where(sizes > 0, sizes, self.size / math.sqrt(self.dim) or 1.0)
+
+    def _root_mean_squares(self) -> Float[np.ndarray, " tensors"]:
+        return np.array([math.sqrt(_square(each) / each.numel()) for each in self.tensors])
 
     def nearest(self, lengths: Float[np.ndarray, " tensors"]) -> float:
         """How far out probes must lie, in these units, for rounding not to hide them.
@@ -201,11 +197,8 @@ class Weights:
         A probe moves a parameter of tensor l by distance x length_l / sqrt(d). That is to be some units
         in the last place of numbers of the usual size there.
         """
-        last = [
-            torch.finfo(each.dtype).eps * math.sqrt(_square(each) / each.numel())
-            for each in self.tensors
-        ]
-        farthest = float(np.median(np.array(last) / lengths))
+        eps = np.array([torch.finfo(each.dtype).eps for each in self.tensors])
+        farthest = float(np.median(eps * self._root_mean_squares() / lengths))
         return _SEEN * farthest * math.sqrt(self.dim)
 
     @property
@@ -216,11 +209,11 @@ class Weights:
     def probed(self, shifts: Shifts) -> contextlib.AbstractContextManager[None]:
         """The model with each tuned parameter moved by the pair of its number, for a while."""
         own = enumerate(self.tensors)
-        return self.replaced([Probed(each, shifts, number) for number, each in own], Kept)
+        return self.replaced([Probed(each, shifts, number) for number, each in own], StandIn)
 
     def untouched(self) -> contextlib.AbstractContextManager[None]:
         """The model as it is, for a while; what is written to it then is forgotten."""
-        return self.replaced([Kept(each) for each in self.tensors], Kept)
+        return self.replaced([StandIn(each) for each in self.tensors], StandIn)
 
     @contextlib.contextmanager
     def replaced(
@@ -231,7 +224,8 @@ class Weights:
         All others of its tensors are replaced by what `kept` makes of them.
         """
         own = [place.held[place.name] for place in self._places]
-        others = {id(each): each for each in own}
+        pairs = zip(self._places, own, strict=True)
+        others = {id(each): each for place, each in pairs if place.tensor is None}
         made = {key: kept(each) for key, each in others.items()}
         try:
             for place, each in zip(self._places, own, strict=True):

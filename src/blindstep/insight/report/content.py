@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from blindstep.drivers.result import Told
+from blindstep.drivers.result import Reportable
 from blindstep.drivers.statements import of_plan
 from blindstep.errors import InvalidArgument
 from blindstep.insight.certificate import Certificate
@@ -72,7 +72,7 @@ class Content:
 
 
 def of_result(
-    result: Told,
+    result: Reportable,
     title: str,
     public_utility: Mapping[str, float | str] | None,
     ledger: str | os.PathLike[str] | None,

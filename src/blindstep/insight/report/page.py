@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
-from blindstep.drivers.result import Told
+from blindstep.drivers.result import Reportable
 from blindstep.errors import InvalidArgument
 from blindstep.insight.certificate import Certificate
 from blindstep.insight.report import guarantee, sections
@@ -48,7 +48,7 @@ _SECTIONS = (
 
 
 def report(
-    result: Told,
+    result: Reportable,
     path: str | os.PathLike[str],
     *,
     title: str = "A private run",
