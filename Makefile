@@ -28,7 +28,7 @@ $(TORCH): $(STAMP)
 
 # PyTorch is large: `make test` runs these tests where it is installed, and this installs it.
 test-torch: $(TORCH)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/torch
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/networks
 
 # What is long or statistical: 200 kills, audits of every preset and mechanism, thousands of spoiled files.
 test-deep: $(STAMP)

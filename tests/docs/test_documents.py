@@ -19,7 +19,7 @@ DOCS = [
 SNIPPETS = [
     (path, number, code)
     for path in DOCS
-    if path.name != "recipes-torch.md"  # needs PyTorch: tests/torch/test_recipes.py
+    if path.name != "recipes-torch.md"  # needs PyTorch: tests/networks/test_recipes.py
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
 ]
 COMMANDS = [

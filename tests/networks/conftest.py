@@ -1,4 +1,8 @@
-"""These tests need PyTorch: `make test-torch` installs it; elsewhere they are left out."""
+"""These tests need PyTorch: `make test-torch` installs it; elsewhere they are left out.
+
+The folder is not called `torch`: pytest puts `tests` on the path, and where PyTorch is not installed
+a folder of that name would be imported in its place.
+"""
 
 from importlib.util import find_spec
 
