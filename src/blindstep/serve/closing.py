@@ -64,7 +64,7 @@ def release(studies: Studies, number: int) -> bool:
         answers = _read_votes(studies, connection, row)
     design, position = studies.design(number), row["release"]
     design.compile()
-    state = design.state(studies.stored_state(number, position))
+    state = design.state(studies.standing(number, position)[0])
     run = Run(row["id"], row["cohort"], row["attempt"], design.plan)
     name = votes_name(secrets, row["id"], position, answers.ravel())
     noise = secrets.noise(row["id"], row["attempt"], position, name)

@@ -53,7 +53,10 @@ class Database:
             raise InvalidArgument(
                 f"a database of kind {self.kind!r}: give sqlite:///PATH or postgresql://..."
             )
-        settings: dict[str, Any] = {"pool_size": connections, "max_overflow": 2}
+        # An error of the database must not repeat what a statement was given.
+        settings: dict[str, Any] = {
+            "pool_size": connections, "max_overflow": 2, "hide_parameters": True
+        }
         if self.kind == "sqlite":
             settings["connect_args"] = {"timeout": _PATIENCE, "check_same_thread": False}
         else:

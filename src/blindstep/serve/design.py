@@ -104,12 +104,11 @@ class Design:
             ]
         return jax.tree.unflatten(structure, found)
 
-    def parameters(self, state: State) -> dict[str, float]:
-        """Where the study stands: the released parameters, in the operator's units."""
-        return self.spec.parameters_of(np.asarray(self.scales.place(np.asarray(state.point))))
+    def step(self, release: int, stored: str | None, parameters: dict[str, float]) -> Step:
+        """The questions of a step, from the state that the release before it stored.
 
-    def step(self, release: int, stored: str | None) -> Step:
-        """The questions of a step, from the state that the release before it stored."""
+        `parameters` are the released ones, for people who are not asked.
+        """
         state = self.state(stored)
         with jax.enable_x64(True):
             query = BatchQuery(
@@ -122,7 +121,7 @@ class Design:
                 _query=self._machine.ask(state, Kind.GRAD, self.public),
                 _scales=self.scales,
             )
-        return Step(release, self.spec, query, self.parameters(state))
+        return Step(release, self.spec, query, parameters)
 
     def release(
         self,

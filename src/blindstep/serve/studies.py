@@ -52,6 +52,7 @@ class Studies:
         self._designs: dict[int, Design] = {}
         self._steps: dict[int, Step] = {}
         self._numbers: dict[str, int] = {}
+        self._names: dict[int, str] = {}
         self._loading = threading.RLock()
 
     # -- making and changing --------------------------------------------------------------------
@@ -172,16 +173,14 @@ class Studies:
 
     def name(self, number: int) -> str | None:
         """The id of the study with this number; None if there is none."""
-        for study, known in list(self._numbers.items()):
-            if known == number:
-                return study
-        if not 0 < number <= _MOST_STUDIES:
-            return None
+        known = self._names.get(number)
+        if known is not None or not 0 < number <= _MOST_STUDIES:
+            return known
         with self.database.read() as connection:
             chosen = sa.select(schema.studies.c.id).where(schema.studies.c.number == number)
             study = connection.execute(chosen).scalar()
         if study is not None:
-            self._numbers[study] = number
+            self._names[number] = study
         return study
 
     def all(self) -> list[RowMapping]:
@@ -221,6 +220,10 @@ class Studies:
 
     # -- what a worker keeps --------------------------------------------------------------------
 
+    def known(self, number: int) -> Design | None:
+        """The mathematics of a study if it is in memory already."""
+        return self._designs.get(number)
+
     def design(self, number: int) -> Design:
         """The mathematics of a study: made once, since it never changes."""
         with self._loading:
@@ -241,32 +244,29 @@ class Studies:
         with self._loading:
             known = self._steps.get(row["number"])
             if known is None or known.release != row["release"]:
-                stored = self.stored_state(row["number"], row["release"])
-                known = self.design(row["number"]).step(row["release"], stored)
-                self._steps[row["number"]] = known
+                number, release = row["number"], row["release"]
+                state, parameters = self.standing(number, release)
+                known = self.design(number).step(release, state, parameters)
+                self._steps[number] = known
             return known
 
-    def stored_state(self, number: int, release: int) -> str | None:
-        """The state in which a step begins; None for the first."""
+    def standing(self, number: int, release: int) -> tuple[str | None, dict[str, float]]:
+        """The stored state in which a step begins (None: the first), and the released parameters."""
         if release == 0:
-            return None
+            spec = self.design(number).spec
+            return None, {each.name: each.begins for each in spec.parameters}
         columns = schema.releases.c
-        chosen = sa.select(columns.state).where(columns.study == number)
+        chosen = sa.select(columns.state, columns.outcome).where(
+            columns.study == number, columns.release == release - 1
+        )
         with self.database.read() as connection:
-            return connection.execute(chosen.where(columns.release == release - 1)).scalar_one()
+            found = connection.execute(chosen).one()
+        return found.state, json.loads(found.outcome)["parameters"]
 
     def parameters(self, study: str) -> tuple[int, dict[str, float]]:
         """The released parameters and how many steps made them: for everybody who is not asked."""
         row = self.row(study)
-        done = row["release"]
-        if done == 0:
-            spec = self.design(row["number"]).spec
-            return 0, {each.name: each.begins for each in spec.parameters}
-        columns = schema.releases.c
-        chosen = sa.select(columns.outcome).where(columns.study == row["number"])
-        with self.database.read() as connection:
-            found = connection.execute(chosen.where(columns.release == done - 1)).scalar_one()
-        return done, json.loads(found)["parameters"]
+        return row["release"], self.standing(row["number"], row["release"])[1]
 
 
 def delete_votes(connection: Connection, number: int, release: int | None = None) -> None:

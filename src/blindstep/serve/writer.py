@@ -21,6 +21,7 @@ from sqlalchemy.engine import RowMapping
 
 from blindstep.errors import BlindstepError
 from blindstep.serve.database import is_passing
+from blindstep.serve.design import Step
 from blindstep.serve.studies import Studies
 from blindstep.serve.voting import Seat, Served, Status, Vote, serve
 
@@ -45,11 +46,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """The study's row as it was, with a seat for each person and a status for each vote."""
+    """The study's row as it was, a seat for each person and a status for each vote.
+
+    With each seat come the parameters to show; with each vote those of the person's second question,
+    if that comes next.
+    """
 
     row: RowMapping
-    seats: list[Seat]
-    votes: list[Status]
+    seats: list[tuple[Seat, dict[str, float]]]
+    votes: list[tuple[Status, dict[str, float] | None]]
 
 
 class Writer(threading.Thread):
@@ -95,17 +100,18 @@ class Writer(threading.Thread):
         votes = [vote for request in requests for vote in request.votes]
         try:
             served = self._try(number, people, votes)
+            step = self._studies.step(served.row)
         except Exception as error:
             _log.error("a batch failed", extra={"error": type(error).__name__})
             failed = Unavailable("the database does not answer: nothing was stored, try again.")
             _tell([(request, failed) for request in requests])
             return
-        replies, seat, vote = [], 0, 0
+        seats, statuses, replies = iter(served.seats), iter(served.votes), []
         for request in requests:
-            seats = served.seats[seat : seat + len(request.people)]
-            taken = served.votes[vote : vote + len(request.votes)]
-            seat, vote = seat + len(seats), vote + len(taken)
-            replies.append((request, Reply(served.row, seats, taken)))
+            shown = [(seat, _shown(step, seat)) for _, seat in zip(request.people, seats, strict=False)]
+            taken = [(status, _next(step, vote, status))
+                     for vote, status in zip(request.votes, statuses, strict=False)]  # fmt: skip
+            replies.append((request, Reply(served.row, shown, taken)))
         _tell(replies)
         if served.full:
             self._full()
@@ -119,6 +125,18 @@ class Writer(threading.Thread):
                 if not again or not is_passing(error):
                     raise
         raise AssertionError  # the loop returns or raises
+
+
+def _shown(step: Step, seat: Seat) -> dict[str, float]:
+    """What to show to a person: their question's point, or what was released."""
+    return step.show(seat.slot, seat.part) if seat.status is Status.ASKED else step.parameters
+
+
+def _next(step: Step, vote: Vote, status: Status) -> dict[str, float] | None:
+    """The point of a person's second question, after the first was answered."""
+    if status is Status.ACCEPTED and vote.address.part == 0:
+        return step.show(vote.address.slot, 1)
+    return None
 
 
 def _tell(replies: list[tuple[Request, Any]]) -> None:
