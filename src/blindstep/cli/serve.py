@@ -91,7 +91,9 @@ def start(
         print("Admin token  as before (blindstep serve token makes a new one)")
     else:
         print(f"Admin token  {token}")
-        print(f"             It is not shown again. Back up {settings.key_file}, apart from the database.")
+        print(
+            f"             It is not shown again. Back up {settings.key_file}, apart from the database."
+        )
     _run(settings, host, port, workers)
 
 
@@ -152,6 +154,8 @@ def restored(database: Database = None, key_file: KeyFile = None) -> None:
         from blindstep.serve.studies import Studies
 
         going_on = Studies(tables, secrets).restored()
-        print(f"{len(going_on)} studies go on, charged again; the others did not fit into their budget.")
+        print(
+            f"{len(going_on)} studies go on, charged again; the others did not fit into their budget."
+        )
     except BlindstepError as error:
         fail(error, as_json=False)

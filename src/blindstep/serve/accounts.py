@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from blindstep.ledger import fingerprints, names
 from blindstep.ledger.account import SCHEMA, Account, RunIdentity
-from blindstep.ledger.journal import NOTHING_BEFORE, Head, Journal, scan
+from blindstep.ledger.journal import NOTHING_BEFORE, Head, scan
 from blindstep.ledger.ledger import Ledger
 from blindstep.ledger.refusals import LedgerMismatch
 from blindstep.ledger.sealed_json import seal, unseal
@@ -74,7 +74,7 @@ def open_ledger(connection: Connection, cohort: str, budget: float | None = None
                 "budget can be lowered, never raised. Leave it out."
             )
         account.apply(journal.append({"kind": "budget", "mu": budget}))
-    return Ledger(cast(Journal, journal), account)
+    return Ledger(journal, account)
 
 
 def read_account(connection: Connection, cohort: str) -> Account:

@@ -88,5 +88,3 @@ def build() -> FastAPI:
     """The app with the settings of the environment: what each uvicorn worker calls."""
     set_up_logs()
     return create_app(Settings.from_environment())
-
-

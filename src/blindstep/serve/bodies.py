@@ -42,7 +42,8 @@ class Question(BaseModel):
     """What to show to a person, and how to answer, if they are asked."""
 
     status: Annotated[
-        str, Field(description="asked, answered, full, closing, paused or over (see docs/serve.md).")
+        str,
+        Field(description="asked, answered, full, closing, paused or over (see docs/serve.md)."),
     ]
     parameters: Annotated[
         dict[str, float], Field(description="To be shown, whatever the status, in your units.")

@@ -52,8 +52,12 @@ def path(
     parts += [_text(_LEFT - 6, y(v) + 4, _number(v), "end") for v in (low, high)]
     parts += [_text(x(step), _HEIGHT - 6, str(step)) for step in (0, steps // 2, steps)]
     band = [0.0, *noise]
-    above = [f"{x(i):.1f},{y(v + s):.1f}" for i, (v, s) in enumerate(zip(values, band, strict=True))]
-    below = [f"{x(i):.1f},{y(v - s):.1f}" for i, (v, s) in enumerate(zip(values, band, strict=True))]
+    above = [
+        f"{x(i):.1f},{y(v + s):.1f}" for i, (v, s) in enumerate(zip(values, band, strict=True))
+    ]
+    below = [
+        f"{x(i):.1f},{y(v - s):.1f}" for i, (v, s) in enumerate(zip(values, band, strict=True))
+    ]
     parts.append(f'<polygon class="band" points="{" ".join(above + below[::-1])}"/>')
     line = " ".join(f"{x(i):.1f},{y(v):.1f}" for i, v in enumerate(values))
     parts.append(f'<polyline class="line" points="{line}"/>')

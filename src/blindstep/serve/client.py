@@ -42,7 +42,12 @@ class Client:
     """A connection to a service. Threads may share it: each has a connection of its own."""
 
     def __init__(
-        self, address: str, token: str | None = None, *, patience: float = 10.0, timeout: float = 30.0
+        self,
+        address: str,
+        token: str | None = None,
+        *,
+        patience: float = 10.0,
+        timeout: float = 30.0,
     ) -> None:
         """Nothing is sent yet.
 

@@ -115,7 +115,7 @@ class Keeper(threading.Thread):
 
     def __init__(self, studies: Studies) -> None:
         super().__init__(name="blindstep-keeper", daemon=True)
-        self._studies, self._wake, self._stop = studies, threading.Event(), threading.Event()
+        self._studies, self._wake, self._ending = studies, threading.Event(), threading.Event()
         self.last_look = time.monotonic()
 
     def look(self) -> None:
@@ -124,13 +124,13 @@ class Keeper(threading.Thread):
 
     def end(self) -> None:
         """End after what is under way."""
-        self._stop.set()
+        self._ending.set()
         self._wake.set()
         self.join(timeout=10.0)
 
     def run(self) -> None:
         """Look, close what is due, and wait."""
-        while not self._stop.is_set():
+        while not self._ending.is_set():
             try:
                 for number in self.due():
                     self._close(number)
@@ -160,4 +160,4 @@ class Keeper(threading.Thread):
                 "closing a step failed: it is tried again",
                 extra={"number": number, "error": type(error).__name__},
             )
-            self._stop.wait(1.0)
+            self._ending.wait(1.0)

@@ -45,7 +45,6 @@ _pages.filters["short"] = lambda value: f"{value:.4g}"
 _pages.filters["thousands"] = lambda value: f"{value:,}"
 
 
-
 def signed_in(request: Request, service: Worker) -> str | None:
     """The admin of the request's cookie; others are sent to the sign-in page."""
     cookie = request.cookies.get(COOKIE, "")

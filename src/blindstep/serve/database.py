@@ -55,7 +55,9 @@ class Database:
             )
         # An error of the database must not repeat what a statement was given.
         settings: dict[str, Any] = {
-            "pool_size": connections, "max_overflow": 2, "hide_parameters": True
+            "pool_size": connections,
+            "max_overflow": 2,
+            "hide_parameters": True,
         }
         if self.kind == "sqlite":
             settings["connect_args"] = {"timeout": _PATIENCE, "check_same_thread": False}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
 from blindstep.errors import InvalidArgument
 from blindstep.serve.access import Access, Forbidden, Principal
-from blindstep.serve.bodies import OneAnswer, Question
+from blindstep.serve.bodies import OneAnswer
 from blindstep.serve.closing import Keeper
 from blindstep.serve.config import Settings
 from blindstep.serve.database import Database
@@ -72,9 +73,11 @@ class Service:
 
     # -- people ---------------------------------------------------------------------------------
 
-    async def ask(self, study: str, person: str) -> Question:
+    async def ask(self, study: str, person: str) -> dict[str, Any]:
         """A person's question, or why there is none."""
-        number = await run_in_threadpool(self.studies.number, study)
+        number = self.studies.known_number(study)
+        if number is None:
+            number = await run_in_threadpool(self.studies.number, study)
         name = self.secrets.person(study, person)
         reply = await self.writer.submit(Request(number, people=[name]))
         (seat, shown), release = reply.seats[0], reply.row["release"]
@@ -82,13 +85,13 @@ class Service:
 
     async def answer(
         self, answers: list[OneAnswer], principal: Principal | None
-    ) -> list[tuple[Status, Question | None] | InvalidArgument | Forbidden]:
+    ) -> list[tuple[Status, dict[str, Any] | None] | InvalidArgument | Forbidden]:
         """What becomes of each answer: its status and the next question, or why it is refused.
 
         A question's token is all that an answer needs. If an API token comes along, it must be one
         that may use the study.
         """
-        results: list[tuple[Status, Question | None] | InvalidArgument | Forbidden] = []
+        results: list[tuple[Status, dict[str, Any] | None] | InvalidArgument | Forbidden] = []
         wanted: dict[int, list[tuple[int, Vote]]] = {}
         for place, given in enumerate(answers):
             results.append((Status.UNKNOWN, None))
@@ -129,10 +132,12 @@ class Service:
 
     def _question(
         self, number: int, release: int, seat: Seat, shown: dict[str, float]
-    ) -> Question:
-        if seat.status is not Status.ASKED:
-            return Question(status=seat.status, parameters=shown, step=release + 1)
-        token = self.secrets.question(Address(number, release, seat.slot, seat.part))
-        return Question(
-            status=seat.status, parameters=shown, step=release + 1, token=token, part=seat.part + 1
-        )
+    ) -> dict[str, Any]:
+        """A `bodies.Question`, ready for JSON."""
+        token = part = None
+        if seat.status is Status.ASKED:
+            token = self.secrets.question(Address(number, release, seat.slot, seat.part))
+            part = seat.part + 1
+        step = release + 1
+        return {"status": str(seat.status), "parameters": shown, "step": step, "token": token,
+                "part": part}  # fmt: skip

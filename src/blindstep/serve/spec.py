@@ -107,7 +107,9 @@ class StudySpec(_Strict):
     ] = 86_400.0
     close: Annotated[
         Literal["full", "deadline"],
-        Field(description="'deadline': never earlier, so that the time of a release tells nothing."),
+        Field(
+            description="'deadline': never earlier, so that the time of a release tells nothing."
+        ),
     ] = "full"
     cohort: Annotated[
         Words | None, Field(description="Whose ledger: studies on the same people share one.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets as random
 import threading
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from blindstep.errors import BlindstepError, InvalidArgument
-from blindstep.ledger.account import Account
+from blindstep.ledger.account import ROUNDING, Account, RunIdentity
+from blindstep.ledger.refusals import BudgetExceeded
 from blindstep.optimize.delta import check_delta
 from blindstep.optimize.plan import Plan
 from blindstep.private import accounting
@@ -72,7 +74,9 @@ class Studies:
         with self.database.begin() as connection:
             ledger = open_ledger(connection, cohort, budget)
             run = Run(study, cohort, 0, plan)
-            ledger.register(run.identity(ledger, self.secrets))
+            identity = run.identity(ledger, self.secrets)
+            self._require_room(connection, ledger.account, identity)
+            ledger.register(identity)
             now = self.database.now(connection)
             connection.execute(
                 sa.insert(schema.studies).values(
@@ -95,6 +99,30 @@ class Studies:
                 )
             )
         return study
+
+    def _require_room(
+        self, connection: Connection, account: Account, identity: RunIdentity
+    ) -> None:
+        """Refuse a study that does not fit beside all that the cohort's open studies will spend.
+
+        The ledger itself counts what was charged: two studies that run at a time would both be let
+        in, and one would be stopped after people have answered.
+        """
+        if account.budget is None:
+            return
+        columns = schema.studies.c
+        chosen = sa.select(columns.id).where(columns.status.in_(("running", "paused")))
+        going_on = set(connection.execute(chosen).scalars())
+        will_spend = [identity.mu_per_pass * math.sqrt(identity.passes)]
+        for run, spent in ((run, account.spent(name)) for name, run in account.runs.items()):
+            planned = run.identity.mu_per_pass * math.sqrt(run.identity.passes)
+            will_spend.append(max(spent, planned) if run.identity.run in going_on else spent)
+        if accounting.compose(will_spend) > account.budget * (1 + ROUNDING):
+            raise BudgetExceeded(
+                f"this study asks for mu = {will_spend[0]:g}; its cohort's budget is "
+                f"{account.budget:g}, and studies that ran or run take "
+                f"{accounting.compose(will_spend[1:]):g} of it: ask for a smaller epsilon."
+            )
 
     def pause(self, study: str) -> None:
         """Ask nobody new and hold the deadline. Answers to what was shown are still taken."""
@@ -161,6 +189,10 @@ class Studies:
         if row is None:
             raise NoSuchStudy
         return row
+
+    def known_number(self, study: str) -> int | None:
+        """The number of a study if it is in memory already."""
+        return self._numbers.get(study)
 
     def number(self, study: str) -> int:
         """The number of a study in the tables; it never changes, so it is looked up once."""

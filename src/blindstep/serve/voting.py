@@ -85,7 +85,11 @@ _SEAT = sa.insert(schema.asked)
 
 
 def serve(
-    database: Database, number: int, turn_length: int, people: Sequence[bytes], votes: Sequence[Vote]
+    database: Database,
+    number: int,
+    turn_length: int,
+    people: Sequence[bytes],
+    votes: Sequence[Vote],
 ) -> Served:
     """Take these votes and seat these people of one study, in one transaction.
 
@@ -117,7 +121,9 @@ def _take(
     ]
     if not rows:
         return statuses, 0
-    return statuses, connection.execute(database.insert_new(schema.votes), rows).rowcount
+    # Counted by what comes back: not every driver knows how many rows it has inserted.
+    stored = database.insert_new(schema.votes).returning(schema.votes.c.slot)
+    return statuses, len(connection.execute(stored, rows).all())
 
 
 def _status_of(row: RowMapping, address: Address) -> Status:

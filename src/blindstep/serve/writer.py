@@ -108,7 +108,9 @@ class Writer(threading.Thread):
             return
         seats, statuses, replies = iter(served.seats), iter(served.votes), []
         for request in requests:
-            shown = [(seat, _shown(step, seat)) for _, seat in zip(request.people, seats, strict=False)]
+            shown = [
+                (seat, _shown(step, seat)) for _, seat in zip(request.people, seats, strict=False)
+            ]
             taken = [(status, _next(step, vote, status))
                      for vote, status in zip(request.votes, statuses, strict=False)]  # fmt: skip
             replies.append((request, Reply(served.row, shown, taken)))
