@@ -4,10 +4,10 @@ import uuid
 
 import pytest
 import sqlalchemy as sa
-from postgres import postgres
-from serving import SECRETS, Bench
 
 from blindstep.serve.database import Database
+from postgres import postgres
+from serving import SECRETS, Bench
 
 
 @pytest.fixture(scope="session")

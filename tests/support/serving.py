@@ -1,4 +1,4 @@
-"""What tests of the service share: a study, people who answer it, and the run of an Optimizer beside."""
+"""What tests of the service share: a study, people who answer, and an Optimizer to compare with."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Annotated
 
 from fastapi import Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware

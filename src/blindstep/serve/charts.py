@@ -1,4 +1,4 @@
-"""Pictures of the dashboard: SVG inside the page, coloured by its style sheet. No script, no library."""
+"""Pictures of the dashboard: SVG inside the page, coloured by its style sheet, without a script."""
 
 from __future__ import annotations
 

@@ -103,6 +103,8 @@ class Secrets(Uncopied):
             content = base64.b64decode(token + "=" * (-len(token) % 4), b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
+        if base64.urlsafe_b64encode(content).decode().rstrip("=") != token:
+            return None  # another spelling of the same bytes
         packed, signature = content[: _ADDRESS.size], content[_ADDRESS.size :]
         if len(packed) != _ADDRESS.size or not hmac.compare_digest(
             signature, self._signature(packed)

@@ -36,10 +36,6 @@ class Rate:
             raise TooMany("too many requests: try again in a second.")
 
 
-class _TooLarge(Exception):
-    pass
-
-
 class BodyLimit:
     """Refuses a body that is longer than allowed, before it is read to its end."""
 
@@ -53,27 +49,27 @@ class BodyLimit:
             return
         most = self._bulk if scope["path"].endswith("/bulk") else self._usual
         told = dict(scope["headers"]).get(b"content-length", b"0")
+        if not told.isdigit() or int(told) > most:
+            await _refuse(send)
+            return
         begun, seen = False, 0
 
         async def counted() -> Message:
             nonlocal seen
             message = await receive()
             seen += len(message.get("body", b""))
-            if seen > most:
-                raise _TooLarge
-            return message
+            return message if seen <= most else {"type": "http.disconnect"}
 
         async def noted(message: Message) -> None:
             nonlocal begun
-            begun = True
-            await send(message)
+            if seen <= most or begun:  # what the app says of a body that was cut off is not sent
+                begun = True
+                await send(message)
 
         try:
-            if not told.isdigit() or int(told) > most:
-                raise _TooLarge
             await self._app(scope, counted, noted)
-        except _TooLarge:
-            if not begun:
+        finally:
+            if seen > most and not begun:
                 await _refuse(send)
 
 

@@ -1,4 +1,4 @@
-"""Studies in the database: made, looked at, paused, resumed, closed; and what a worker keeps of them."""
+"""Studies in the database: made, looked at, paused, closed; and what a worker keeps of them."""
 
 from __future__ import annotations
 
@@ -309,10 +309,7 @@ def delete_votes(connection: Connection, number: int, release: int | None = None
 
 def spending(account: Account, study: str, delta: float) -> dict[str, float | None]:
     """What a study and its cohort have spent, and what is left of the cohort's budget."""
-    if account.budget is None or not account.runs:
-        left = None
-    else:
-        left = account.remaining()
+    left = None if account.budget is None else account.remaining()
     mu, everyone = account.spent(study), account.spent()
     return {
         "mu": mu,

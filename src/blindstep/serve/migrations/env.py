@@ -1,4 +1,4 @@
-"""How Alembic runs: on the connection that `blindstep.serve.database` hands over, in its transaction."""
+"""How Alembic runs: on the connection that `blindstep.serve.database` hands over."""
 
 from alembic import context
 
