@@ -20,15 +20,20 @@ def server():
 def url(request, tmp_path):
     """The address of an empty database."""
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/votes.db"
-        return
-    running, name = request.getfixturevalue("server"), f"t{uuid.uuid4().hex}"
+        return f"sqlite:///{tmp_path}/votes.db"
+    return request.getfixturevalue("empty_postgres")
+
+
+@pytest.fixture
+def empty_postgres(server):
+    """The address of an empty database in PostgreSQL."""
+    name = f"t{uuid.uuid4().hex}"
     engine = sa.create_engine(
-        running.url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT"
+        server.url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT"
     )
     with engine.connect() as connection:
         connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    yield f"{running.url.rpartition('/')[0]}/{name}"
+    yield f"{server.url.rpartition('/')[0]}/{name}"
     with engine.connect() as connection:
         connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
     engine.dispose()

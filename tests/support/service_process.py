@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from blindstep.serve import Client
 
 
@@ -34,15 +36,13 @@ class Served:
         return Client(self.address, token or self.token, **more)
 
     def workers(self) -> list[int]:
-        """The worker processes: children that listen, without the supervisor's resource tracker."""
-        listed = subprocess.run(
-            ["ps", "-o", "pid=,args=", "--ppid", str(self.process.pid)],
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout
-        lines = [line.split(None, 1) for line in listed.splitlines()]
-        return [int(pid) for pid, args in lines if "spawn_main" in args]
+        """The worker processes: children that were spawned, without the resource tracker."""
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.Error):
+                if any("spawn_main" in part for part in child.cmdline()):
+                    found.append(child.pid)
+        return found
 
     def log(self) -> str:
         return (self.folder / "log").read_text()
@@ -63,7 +63,9 @@ def serving(
     chosen = ["--port", str(port), "--workers", str(workers), *options]
     chosen += [] if database is None else ["--database", database]
     command = [sys.executable, "-m", "blindstep", "serve", *chosen]
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu"}
+    # Compiled like the tests (conftest.py), so that last bits can be compared.
+    flags = {"PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    environment = os.environ | flags
     with (folder / "log").open("a") as log:
         process = subprocess.Popen(
             command,
@@ -74,9 +76,9 @@ def serving(
             text=True,
             start_new_session=True,
         )
+    assert process.stdout is not None
     address, token = f"http://127.0.0.1:{port}", ""
     try:
-        assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("Admin token"):
                 token = line.split()[-1]
@@ -103,6 +105,7 @@ def serving(
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        process.stdout.close()
 
 
 def wait_until_ready(address: str, seconds: float = 60.0) -> None:

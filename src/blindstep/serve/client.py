@@ -175,6 +175,12 @@ class Client:
             connection.close()
             self._own.connection = None
 
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def _read(status: int, content: bytes) -> Any:
     try:
