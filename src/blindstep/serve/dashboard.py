@@ -32,7 +32,7 @@ _HEADERS = {
         "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
 _pages = Environment(
@@ -41,7 +41,7 @@ _pages = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_pages.filters["short"] = lambda value: f"{value:.4g}"
+_pages.filters["short"] = lambda value: f"{value:.3g}"
 _pages.filters["thousands"] = lambda value: f"{value:,}"
 
 
@@ -152,7 +152,7 @@ def token(study: StudyId, admin: Admin, _: Fields, service: Worker) -> Response:
     if admin is None:
         return _to("/login")
     service.studies.number(study)
-    _, made = service.access.create("site", study, "made on the dashboard")
+    made = service.access.create("site", study, "made on the dashboard")[1]
     return _page("study.html", **_content(service.studies, study), token=made)
 
 

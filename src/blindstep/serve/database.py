@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, RowMapping
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
@@ -70,8 +71,8 @@ class Database:
                 f"PostgreSQL needs its driver ({error.name}): pip install 'blindstep[postgres]'."
             ) from None
         if self.kind == "sqlite":
-            sa.event.listen(self.engine, "connect", _prepare_sqlite)
-            sa.event.listen(self.engine, "begin", _begin_sqlite)
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
 
     # -- transactions ---------------------------------------------------------------------------
 
