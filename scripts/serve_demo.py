@@ -19,9 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "examples" / "vote_page"), str(ROOT / "tests" / "support")]
 
 import people as visitors  # noqa: E402
+from taste import WEIGHTS  # noqa: E402
+
 from browser import browser, sign_in  # noqa: E402
 from service_process import Served, serving  # noqa: E402
-from taste import WEIGHTS  # noqa: E402
 
 LOOKS = {"desktop": (1280, 1000), "phone": (390, 844)}
 GOAL = 0.05  # satisfaction that may be missing to the best possible
@@ -55,31 +56,32 @@ def main() -> None:
     parser.add_argument("--stay", action="store_true", help="leave the service running at the end")
     given = parser.parse_args()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="blindstep-demo-") as folder:
-        with serving(Path(folder)) as served, served.client() as admin:
-            print(f"Dashboard    {served.address}/\nAdmin token  {served.token}", flush=True)
-            study = admin.create("Films", WEIGHTS, people=given.people, epsilon=1)["id"]
-            token = admin.new_token("site", study)["token"]
+    with (
+        tempfile.TemporaryDirectory(prefix="blindstep-demo-") as folder,
+        serving(Path(folder)) as served,
+        served.client() as admin,
+    ):
+        print(f"Dashboard    {served.address}/\nAdmin token  {served.token}", flush=True)
+        study = admin.create("Films", WEIGHTS, people=given.people, epsilon=1)["id"]
+        token = admin.new_token("site", study)["token"]
 
-            def told(step: int, satisfaction: float) -> None:
-                bar = "#" * round(40 * satisfaction)
-                took = time.monotonic() - began
-                print(
-                    f"step {step:>2} of 16  {satisfaction:.3f} {bar:<40} {took:5.1f} s", flush=True
-                )
+        def told(step: int, satisfaction: float) -> None:
+            bar = "#" * round(40 * satisfaction)
+            took = time.monotonic() - began
+            print(f"step {step:>2} of 16  {satisfaction:.3f} {bar:<40} {took:5.1f} s", flush=True)
 
-            found = visitors.run(served.address, token, study, given.people, told)
-            took, spent = time.monotonic() - began, admin.study(study)["privacy"]["spent"]
-            print(
-                f"satisfaction {found['before']:.3f} -> {found['after']:.3f}, best possible "
-                f"{found['best']:.3f}; epsilon {spent['epsilon']:.3g}; {given.people:,} people in "
-                f"{took:.0f} s"
-            )
-            if given.pictures is not None:
-                for path in pictures(served, study, given.pictures, "serve-study"):
-                    print(path)
-            if given.stay:
-                input("The service runs until you press return. ")
+        found = visitors.run(served.address, token, study, given.people, told)
+        took, spent = time.monotonic() - began, admin.study(study)["privacy"]["spent"]
+        print(
+            f"satisfaction {found['before']:.3f} -> {found['after']:.3f}, best possible "
+            f"{found['best']:.3f}; epsilon {spent['epsilon']:.3g}; {given.people:,} people in "
+            f"{took:.0f} s"
+        )
+        if given.pictures is not None:
+            for path in pictures(served, study, given.pictures, "serve-study"):
+                print(path)
+        if given.stay:
+            input("The service runs until you press return. ")
     if found["after"] < found["best"] - GOAL:
         sys.exit(f"satisfaction is more than {GOAL} below the best possible")
 

@@ -19,10 +19,6 @@ from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan
 from blindstep.private.statement import Privacy
 
-# A parameter's unit, as a share of its range: questions begin about that far to either side of where
-# the study stands, and a study can walk from the middle of a range to its ends.
-_UNIT = 0.25
-
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")]
 Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
 Real = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
@@ -149,10 +145,15 @@ class StudySpec(_Strict):
         return [parameter.name for parameter in self.parameters]
 
     def scales(self) -> Scales:
-        """Where the study starts, and the unit of each parameter."""
-        widths = np.array([each.high - each.low for each in self.parameters])
+        """Where the study starts, and the unit of each parameter: half of its range.
+
+        All steps together are 1.1 sqrt(d) units long (`optimize.questions`), and no point of the
+        ranges is more than sqrt(d) units from their middle: a study that starts there can reach all
+        of them. (Longer units for a start near an end lost more by coarse questions than they won.)
+        """
         starts = np.array([each.begins for each in self.parameters])
-        return Scales(starts, _UNIT * widths, np.asarray(1.0), False)
+        halves = np.array([(each.high - each.low) / 2.0 for each in self.parameters])
+        return Scales(starts, halves, np.asarray(1.0), False)
 
     def clamp(self, points: Float[np.ndarray, "*points dim"]) -> Float[np.ndarray, "*points dim"]:
         """Points inside the ranges: what is shown. The loss that is minimised is that of these."""
