@@ -85,8 +85,7 @@ def serving(
                 break
         if not token.startswith("bs_admin_"):
             made = subprocess.run(
-                [sys.executable, "-m", "blindstep", "serve", "token"]
-                + ([] if database is None else ["--database", database]),
+                [sys.executable, "-m", "blindstep", "serve", "token", *_only(chosen)],
                 cwd=folder,
                 env=environment,
                 capture_output=True,
@@ -106,6 +105,13 @@ def serving(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         process.stdout.close()
+
+
+def _only(chosen: list[str]) -> list[str]:
+    """Of the options of a service, those that its `token` command takes as well."""
+    pairs = zip(chosen, chosen[1:], strict=False)
+    shared = ("--database", "--key-file")
+    return [part for name, value in pairs if name in shared for part in (name, value)]
 
 
 def wait_until_ready(address: str, seconds: float = 60.0) -> None:

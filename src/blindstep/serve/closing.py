@@ -129,11 +129,14 @@ class Keeper(threading.Thread):
         self.join(timeout=10.0)
 
     def run(self) -> None:
-        """Look, close what is due, and wait."""
+        """Look, close what is due, prepare the questions of open steps, and wait."""
         while not self._ending.is_set():
             try:
-                for number in self.due():
+                due, open_ones = self.look_at_all()
+                for number in due:
                     self._close(number)
+                for row in open_ones:
+                    self._studies.step(row).prepare()
                 self.last_look = time.monotonic()
             except Exception as error:
                 # What is wrong is said without its text, which may hold what a statement was given.
@@ -141,15 +144,14 @@ class Keeper(threading.Thread):
             self._wake.wait(_LOOK_EVERY)
             self._wake.clear()
 
-    def due(self) -> list[int]:
-        """Studies with a step that waits to be closed or released."""
-        columns = schema.studies.c
+    def look_at_all(self) -> tuple[list[int], list[RowMapping]]:
+        """Studies with a step that is to be closed or released; and the rows of other open steps."""
         with self._studies.database.read() as connection:
             now = self._studies.database.now(connection)
-            full = sa.and_(columns.early == 1, columns.answered >= 2 * columns.slots)
-            waits = sa.or_(columns.frozen == 1, full, columns.deadline <= now)
-            chosen = sa.select(columns.number).where(columns.status == "running", waits)
-            return list(connection.execute(chosen).scalars())
+            chosen = sa.select(schema.studies).where(schema.studies.c.status == "running")
+            rows = connection.execute(chosen).mappings().all()
+        due = [row["number"] for row in rows if row["frozen"] or _due(row, now)]
+        return due, [row for row in rows if row["number"] not in due]
 
     def _close(self, number: int) -> None:
         try:

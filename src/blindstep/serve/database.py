@@ -8,6 +8,7 @@ is that lock; its journal is a write-ahead log, so that readers never wait.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
@@ -25,6 +26,11 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.serve import schema
 from blindstep.serve.keys import Secrets
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None
 
 # Seconds that a writer waits for another one before it gives up.
 _PATIENCE = 10.0
@@ -70,6 +76,8 @@ class Database:
             raise InvalidArgument(
                 f"PostgreSQL needs its driver ({error.name}): pip install 'blindstep[postgres]'."
             ) from None
+        file = address.database if self.kind == "sqlite" else None
+        self._lock = None if file in (None, "", ":memory:") else f"{file}-turn"
         if self.kind == "sqlite":
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
@@ -79,8 +87,29 @@ class Database:
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:
         """A transaction that writes. It is durable when this returns, or it has not happened."""
-        with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
+        with (
+            self._turn(),
+            self.engine.connect().execution_options(writes=True) as connection,
+            connection.begin(),
+        ):
             yield connection
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for one's turn to write to an SQLite file.
+
+        SQLite itself waits by sleeping, up to 100 ms at a time; a lock on a file beside it wakes the
+        next writer at once. It is there for speed alone: BEGIN IMMEDIATE is what keeps writers apart.
+        """
+        if self._lock is None or fcntl is None:
+            yield
+            return
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:

@@ -193,6 +193,12 @@ class Step:
         self._spec, self._query = spec, query
         self._chunks: OrderedDict[int, list[list[list[float]]]] = OrderedDict()
 
+    def prepare(self) -> None:
+        """Make the first points before anybody asks: the first ones of a study are compiled."""
+        if not self._chunks:
+            for slot in (0, _CHUNK):
+                self.show(slot % self._query.shape[0], 0)
+
     def show(self, slot: int, part: int) -> dict[str, float]:
         """The parameters to show: the first or the second point of a slot, inside the ranges."""
         chunk, place = divmod(slot, _CHUNK)
