@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
 from browser import browser, sign_in
 from service_process import free_port, serving
 
@@ -147,7 +148,7 @@ CONTRAST = """() => {
 
 def test_a_visitor_votes_twice_on_the_page(chromium, served, site_port):
     with served.client() as admin:
-        weights = {name: (-1, 1) for name in ("comedy", "drama", "action", "romance", "science")}
+        weights = dict.fromkeys(("comedy", "drama", "action", "romance", "science"), (-1, 1))
         study = admin.create("page", weights | {"music": (-1, 1)}, people=96, epsilon=1)["id"]
         token = admin.new_token("site", study)["token"]
         page_server = subprocess.Popen(

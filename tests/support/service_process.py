@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -109,7 +110,7 @@ def serving(
 
 def _only(chosen: list[str]) -> list[str]:
     """Of the options of a service, those that its `token` command takes as well."""
-    pairs = zip(chosen, chosen[1:], strict=False)
+    pairs = itertools.pairwise(chosen)
     shared = ("--database", "--key-file")
     return [part for name, value in pairs if name in shared for part in (name, value)]
 

@@ -69,7 +69,9 @@ class Database:
         if self.kind == "sqlite":
             settings["connect_args"] = {"timeout": _PATIENCE, "check_same_thread": False}
         else:
-            settings["connect_args"] = {"connect_timeout": 5}
+            # A prepared statement keeps the plan that was made for it, perhaps while a table was
+            # small, and would go by the wrong index when it has millions of rows.
+            settings["connect_args"] = {"connect_timeout": 5, "prepare_threshold": None}
         try:
             self.engine: Engine = sa.create_engine(address, **settings)
         except ModuleNotFoundError as error:

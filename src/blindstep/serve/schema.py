@@ -75,8 +75,9 @@ asked = Table(
     Column("person", LargeBinary(16), primary_key=True),  # a keyed hash
     Column("release", Integer, nullable=False),
     Column("slot", Integer, nullable=False),
-    # Nor can a slot ever be two people's.
-    Index("asked_slot", "study", "release", "slot", unique=True),
+    # Nor can a slot ever be two people's. The slot comes first, so that nobody looks for a person by
+    # this index: with old statistics PostgreSQL would, and read all people of a study.
+    Index("asked_slot", "slot", "release", "study", unique=True),
     sqlite_with_rowid=False,
 )
 

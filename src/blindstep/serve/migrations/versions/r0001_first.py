@@ -56,7 +56,7 @@ def upgrade() -> None:
         sa.Column("slot", sa.Integer, nullable=False),
         sqlite_with_rowid=False,
     )
-    op.create_index("asked_slot", "asked", ["study", "release", "slot"], unique=True)
+    op.create_index("asked_slot", "asked", ["slot", "release", "study"], unique=True)
     op.create_table(
         "votes",
         sa.Column("study", sa.Integer, sa.ForeignKey("studies.number"), primary_key=True),
