@@ -8,10 +8,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from blindstep.serve.app import create_app
-from blindstep.serve.config import Settings
-from blindstep.serve.database import Database
 from blindstep.serve.observe import JsonLines
-from serving import SPEC
+from serving import SPEC, fresh_settings
 
 SECRET_PERSON, SECRET_VALUE = "anna.karenina@example.org", 0.8414709848
 
@@ -45,21 +43,9 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path):
-    key = tmp_path / "key"
-    key.write_text("11" * 32)
-    key.chmod(0o600)
-    settings = Settings(
-        database=f"sqlite:///{tmp_path}/votes.db",
-        key_file=str(key),
-        anonymous_per_second=1e6,
-        requests_per_second=1e6,
-    )
-    database = Database(settings.database)
-    database.migrate()
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
-        service = client.app.state.service
-        yield Site(client, service.access.create("admin", None, "test")[1])
-    database.close()
+    app = create_app(fresh_settings(tmp_path))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield Site(client, app.state.service.access.create("admin", None, "test")[1])
 
 
 def test_a_person_is_asked_twice_and_then_never_again(site):
@@ -113,6 +99,14 @@ def test_released_parameters_may_be_cached(site):
     headers = {"Authorization": f"Bearer {site.site}", "If-None-Match": first.headers["etag"]}
     second = site.client.get(path, headers=headers)
     assert (second.status_code, second.content) == (304, b"")
+
+
+def test_a_site_is_not_told_how_many_answered(site):
+    site.ask("anna")
+    path = f"/v1/studies/{site.study}"
+    own, all_of_it = (site.send("GET", path, who).json() for who in (site.site, site.admin))
+    assert all_of_it.keys() - own.keys() == {"shown", "answers"}
+    assert all_of_it["shown"] == 1
 
 
 def _endpoints(site):

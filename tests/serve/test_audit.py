@@ -1,4 +1,4 @@
-"""The audit through HTTP: whoever sees every release guesses one person's votes no better than mu says."""
+"""The audit through HTTP: who sees all releases guesses a person's votes no better than mu allows."""
 
 import random
 import time
@@ -6,28 +6,17 @@ import time
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from serving import SPEC
+from serving import SPEC, fresh_settings
 
 from blindstep.insight.audit_bounds import mu_from_guesses
 from blindstep.serve.app import create_app
-from blindstep.serve.config import Settings
-from blindstep.serve.database import Database
 
 EPSILON = 8.0
 
 
 @pytest.fixture
 def client(tmp_path):
-    key = tmp_path / "key"
-    key.write_text("22" * 32)
-    key.chmod(0o600)
-    settings = Settings(
-        database=f"sqlite:///{tmp_path}/votes.db", key_file=str(key), anonymous_per_second=1e6
-    )
-    database = Database(settings.database)
-    database.migrate()
-    database.close()
-    with TestClient(create_app(settings)) as opened:
+    with TestClient(create_app(fresh_settings(tmp_path))) as opened:
         token = opened.app.state.service.access.create("admin", None, "audit")[1]
         opened.headers["Authorization"] = f"Bearer {token}"
         yield opened

@@ -10,6 +10,7 @@ from blindstep.ledger import session
 from blindstep.private.noise import Keys
 from blindstep.serve import closing, schema, voting
 from blindstep.serve.accounts import votes_name
+from blindstep.serve.config import Settings
 from blindstep.serve.database import Database
 from blindstep.serve.keys import Address, Secrets
 from blindstep.serve.spec import StudySpec
@@ -119,3 +120,17 @@ def tell(optimizer: bs.Optimizer, study: str, release: int, answers, slots: int)
     name = votes_name(SECRETS, study, release, values)
     optimizer._gate._key = SECRETS.noise(study, 0, release, name)
     optimizer.tell(optimizer.ask(), values)
+
+
+def fresh_settings(folder) -> Settings:
+    """Settings of a service in a folder: a key file, an SQLite database with its tables, no limits."""
+    key = folder / "key"
+    key.write_text("11" * 32)
+    key.chmod(0o600)
+    url = f"sqlite:///{folder}/votes.db"
+    database = Database(url)
+    database.migrate()
+    database.close()
+    return Settings(
+        database=url, key_file=str(key), anonymous_per_second=1e6, requests_per_second=1e6
+    )

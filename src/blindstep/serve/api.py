@@ -158,10 +158,18 @@ def list_studies(service: Worker) -> dict[str, Any]:
     return {"studies": [study_state(service.studies, row) for row in rows]}
 
 
-@router.get("/studies/{study}", dependencies=FOR_SITES, responses=refused(404))
-def state(study: StudyId, service: Worker) -> dict[str, Any]:
-    """A study's state: how far it is, what it has spent, where its parameters stand."""
-    return study_state(service.studies, service.studies.row(study))
+@router.get("/studies/{study}", responses=refused(404))
+def state(
+    study: StudyId, service: Worker, principal: Annotated[Principal, Depends(site)]
+) -> dict[str, Any]:
+    """A study's state: how far it is, what it has spent, where its parameters stand.
+
+    How many people were asked and have answered is for admins only.
+    """
+    found = study_state(service.studies, service.studies.row(study))
+    if principal.scope != "admin":
+        del found["shown"], found["answers"]
+    return found
 
 
 @router.post("/studies/{study}/pause", dependencies=FOR_ADMINS, responses=refused(404, 409))
