@@ -6,10 +6,10 @@ import time
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from serving import SPEC, fresh_settings
 
 from blindstep.insight.audit_bounds import mu_from_guesses
 from blindstep.serve.app import create_app
+from serving import SPEC, fresh_settings
 
 EPSILON = 8.0
 

@@ -1,9 +1,11 @@
 """Starting, keys, schemas, commands, the client: what an operator meets."""
 
+import copy
 import io
 import json
 import logging
 import os
+import struct
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -11,10 +13,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
-from serving import SECRETS, fresh_settings, spec
 from typer.testing import CliRunner
 
-from blindstep.cli import load
+from blindstep.cli import app
 from blindstep.errors import InvalidArgument, SecretCopied
 from blindstep.serve import Client, Refused, keys, schema
 from blindstep.serve.access import Access
@@ -22,6 +23,7 @@ from blindstep.serve.config import Settings
 from blindstep.serve.database import Database, SchemaUnknown
 from blindstep.serve.keys import Secrets
 from blindstep.serve.observe import JsonLines
+from serving import SECRETS, Bench, fresh_settings, spec
 
 
 def test_a_key_file_is_made_once_and_for_its_owner_only(tmp_path):
@@ -39,9 +41,7 @@ def test_a_key_file_is_made_once_and_for_its_owner_only(tmp_path):
             keys.from_text(text)
 
 
-def test_keys_cannot_be_copied_or_seen(tmp_path):
-    import copy
-
+def test_keys_cannot_be_copied_or_seen():
     with pytest.raises(SecretCopied):
         copy.copy(SECRETS)
     assert repr(SECRETS) == "Secrets(secret)"
@@ -96,8 +96,6 @@ def test_migrations_make_the_tables_that_the_code_uses(url):
 
 
 def test_neither_tokens_nor_votes_nor_people_are_in_the_database(tmp_path):
-    from serving import Bench
-
     database = Database(f"sqlite:///{tmp_path}/votes.db")
     database.migrate()
     database.check(SECRETS)
@@ -109,9 +107,12 @@ def test_neither_tokens_nor_votes_nor_people_are_in_the_database(tmp_path):
     database.close()
     content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert study.encode() in content
-    import struct
-
-    for secret in (token.encode(), b"anna.karenina", struct.pack("<d", 0.123456789), bytes(range(32))):
+    for secret in (
+        token.encode(),
+        b"anna.karenina",
+        struct.pack("<d", 0.123456789),
+        bytes(range(32)),
+    ):
         assert secret not in content
 
 
@@ -128,26 +129,27 @@ def test_the_environment_holds_the_settings():
 
 def test_the_commands_make_tokens_migrate_and_restore(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = CliRunner()
-    command = load("serve")
-    assert run.invoke(command, ["migrate"]).stdout == f"schema {schema.REVISION}\n"
-    token = run.invoke(command, ["token", "--label", "x"]).stdout.strip()
+
+    def run(*words):
+        return CliRunner().invoke(app, ["serve", *words])
+
+    assert run("migrate").stdout == f"schema {schema.REVISION}\n"
+    token = run("token", "--label", "x").stdout.strip()
     settings = Settings()
     database = Database(settings.database)
     access = Access(database, settings.secrets())
     assert access.first_admin() is None
     assert access.look_up(settings.secrets().token_name(token)).scope == "admin"
     database.close()
-    assert "0 studies go on" in run.invoke(command, ["restored"]).stdout
-    wrong = run.invoke(command, ["token", "--scope", "site"])
-    assert wrong.exit_code == 2
+    assert "0 studies go on" in run("restored").stdout
+    assert run("token", "--scope", "site").exit_code == 2
     os.chmod("blindstep.key", 0o644)
-    assert run.invoke(command, ["migrate"]).exit_code == 2
+    assert run("migrate").exit_code == 2
 
 
 def test_without_the_extra_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "blindstep.serve.config", None)
-    said = CliRunner().invoke(load("serve"), [])
+    said = CliRunner().invoke(app, ["serve"])
     assert said.exit_code == 2
     assert "pip install 'blindstep[serve]'" in said.stderr
 

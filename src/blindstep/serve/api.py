@@ -29,7 +29,7 @@ from blindstep.serve.spec import StudySpec
 from blindstep.serve.studies import NoSuchStudy, Studies, WrongState, spending
 from blindstep.serve.voting import Status
 
-router = APIRouter(prefix="/v1", responses=refused(401, 403, 413, 422, 429, 503))
+router = APIRouter(prefix="/v1", responses=refused(400, 401, 403, 413, 422, 429, 503))
 StudyId = Annotated[str, Path(max_length=32, pattern=r"^[0-9a-f]+$")]
 
 

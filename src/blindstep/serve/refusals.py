@@ -31,6 +31,12 @@ _OF_STATUS = {
     Status.UNKNOWN: (404, "no such question is open."),
 }
 
+_OF_HTTP = {
+    400: ("malformed", "the body cannot be read."),
+    404: ("not_found", "there is nothing here."),
+    405: ("not_allowed", "this cannot be done here."),
+}
+
 
 def refusal(status: int, code: str, message: str, **headers: str) -> JSONResponse:
     """A refusal as a response."""
@@ -85,10 +91,8 @@ def install(app: FastAPI) -> None:
 
     async def unmatched(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        codes = {404: "not_found", 405: "not_allowed"}
-        headers = dict(error.headers or {})
-        code = codes.get(error.status_code, "refused")
-        return refusal(error.status_code, code, "there is nothing here.", **headers)
+        code, message = _OF_HTTP.get(error.status_code, ("refused", "this was refused."))
+        return refusal(error.status_code, code, message, **dict(error.headers or {}))
 
     app.add_exception_handler(RequestValidationError, malformed)
     app.add_exception_handler(HTTPException, unmatched)
