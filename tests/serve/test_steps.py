@@ -1,5 +1,6 @@
 """A study's steps: the Optimizer's run bit for bit, one slot a person, each release once."""
 
+import sqlite3
 import threading
 
 import numpy as np
@@ -9,6 +10,7 @@ import sqlalchemy as sa
 from blindstep.ledger.refusals import BudgetExceeded, LedgerDamaged, RecordsConsumed
 from blindstep.serve import closing, schema
 from blindstep.serve.accounts import LedgerPort, Run, open_ledger
+from blindstep.serve.database import Database
 from blindstep.serve.keys import Address, DamagedVote
 from blindstep.serve.studies import NoSuchStudy, Studies, WrongState
 from blindstep.serve.voting import Status
@@ -258,15 +260,46 @@ def test_a_clock_that_jumps_closes_a_step_once_and_loses_nothing(bench, monkeypa
     assert bench.studies.history(number)[0]["answered"] == 2
 
 
-def test_a_restored_copy_is_charged_again_or_closed(bench):
+@pytest.mark.parametrize("released", [0, 1])
+def test_a_restored_copy_is_charged_again_or_closed(bench, released):
+    """Also where the copy is older than the first release, whose charge was lost with it."""
     study, number = bench.create(cohort="readers", budget_epsilon=1.6)
-    bench.run_step(study, number)
-    before = bench.studies.account("readers").spent()
+    for _ in range(released):
+        bench.run_step(study, number)
+    mu = bench.studies.design(number).plan.mu
     assert bench.studies.restored() == [study]
+    assert bench.studies.account("readers").spent() == mu  # as if all of it had been released
     bench.run_step(study, number)
-    assert bench.studies.account("readers").spent() == pytest.approx(before * 2**0.5)
+    assert bench.studies.account("readers").spent() == pytest.approx(mu * 2**0.5)
+    bench.run_step(study, number)
     assert bench.studies.restored() == []  # a third time is more than the budget
     assert bench.studies.row(study)["status"] == "closed"
+
+
+def test_the_back_up_drill(tmp_path):
+    """Copy, go on, lose it, restore, say so: other votes then get other noise, and all is paid."""
+    paths = [tmp_path / name for name in ("votes.db", "copy.db")]
+    benches = [Bench(Database(f"sqlite:///{path}")) for path in paths]
+    first = benches[0]
+    first.database.migrate()
+    study, number = first.create()
+    first.run_step(study, number)
+    source, copy = (sqlite3.connect(path) for path in paths)
+    source.backup(copy)
+    source.close()
+    copy.close()
+    first.run_step(study, number)  # released, and then the disk is lost
+    restored = benches[1]
+    assert restored.studies.row(study)["release"] == 1
+    assert restored.studies.restored() == [study]
+    restored.run_step(study, number)  # the very same votes, under another attempt
+    lost, made = (each.studies.history(number)[1]["told"][0] for each in benches)
+    assert lost != made
+    plan = restored.studies.design(number).plan
+    spent = restored.studies.account(restored.studies.row(study)["cohort"]).spent()
+    assert spent == pytest.approx(plan.mu * 2**0.5)
+    for each in benches:
+        each.database.close()
 
 
 def test_a_vote_under_another_key_stops_the_release(bench):

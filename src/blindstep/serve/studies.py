@@ -157,27 +157,31 @@ class Studies:
         connection.execute(sa.update(schema.studies).where(chosen).values(**values))
 
     def restored(self) -> list[str]:
-        """Say that the database is an older copy: studies that run pay again for what may be lost.
+        """Say that the database is an older copy: studies that run pay for what may have been lost.
 
         Steps after the copy was made may have been released. Their noise was another (`Secrets.noise`),
         so nothing is given away in the clear; but people may be asked a second time in the same pass.
-        Each running study gets a new attempt, which its ledger charges from the next step on. A study
-        that does not fit into its budget twice is closed. Gives the ids of those that go on.
+        So all that an open study had still to release is charged as if it had been, and the study goes
+        on as a new attempt, which its ledger charges again. One that does not fit into its budget
+        twice is closed. Gives the ids of those that go on.
         """
         going_on = []
         with self.database.begin() as connection:
             open_ones = schema.studies.c.status.in_(("running", "paused"))
             rows = connection.execute(sa.select(schema.studies).where(open_ones)).mappings().all()
             for row in rows:
-                ledger = open_ledger(connection, row["cohort"])
-                plan = Plan.from_json(row["plan"])
-                run = Run(row["id"], row["cohort"], row["attempt"] + 1, plan)
-                if ledger.account.would_exceed(plan.terms.mu_per_pass()):
+                ledger, plan = open_ledger(connection, row["cohort"]), Plan.from_json(row["plan"])
+                lost, new = (
+                    Run(row["id"], row["cohort"], row["attempt"] + later, plan) for later in (0, 1)
+                )
+                ledger.register(lost.identity(ledger, self.secrets))
+                ledger.begin(row["id"], row["release"], plan.schedule.releases - row["release"])
+                if ledger.account.would_exceed(plan.terms.mu()):
                     self._set(connection, row, status="closed", frozen=0)
                     delete_votes(connection, row["number"])
                     continue
-                ledger.register(run.identity(ledger, self.secrets), recharge=True)
-                self._set(connection, row, attempt=run.attempt)
+                ledger.register(new.identity(ledger, self.secrets), recharge=True)
+                self._set(connection, row, attempt=new.attempt)
                 going_on.append(row["id"])
         return going_on
 
