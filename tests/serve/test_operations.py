@@ -47,6 +47,12 @@ def test_keys_cannot_be_copied_or_seen():
     assert repr(SECRETS) == "Secrets(secret)"
 
 
+def test_no_two_votes_are_sealed_under_the_same_nonce():
+    address = keys.Address(1, 0, 0, 0)
+    sealed = {SECRETS.seal(address, 1.0)[:12] for _ in range(2_000)}
+    assert len(sealed) == 2_000
+
+
 def test_a_database_is_served_with_its_own_key_only(url):
     database = Database(url)
     database.migrate()

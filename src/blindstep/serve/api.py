@@ -33,8 +33,8 @@ router = APIRouter(prefix="/v1", responses=refused(400, 401, 403, 413, 422, 429,
 StudyId = Annotated[str, Path(max_length=32, pattern=r"^[0-9a-f]+$")]
 
 
-def service_of(request: Request) -> Service:
-    """The worker's service."""
+async def service_of(request: Request) -> Service:
+    """The worker's service. (A function that is not asynchronous would be sent to a thread.)"""
     return request.app.state.service
 
 
