@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(VENV)/.torch
 
-.PHONY: install demo test test-torch test-deep coverage mutants lint bench docs format clean
+.PHONY: install demo test test-torch test-browser test-deep serve-demo coverage mutants lint bench docs format clean
 
 install: $(STAMP)
 
@@ -33,6 +33,19 @@ test-torch: $(TORCH)
 # What is long or statistical: 200 kills, audits of every preset and mechanism, thousands of spoiled files.
 test-deep: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+
+# The dashboard and the voting page in a real Chromium: the one that is here, or Debian's where this may
+# install it. CHROMIUM=/path names another.
+test-browser: $(STAMP)
+	@PYTHONPATH=tests/support $(BIN)/python -c 'import sys, browser; sys.exit(browser.find_chromium() is None)' \
+		|| { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && { apt-get update -qq; apt-get install -y -qq chromium; } >/dev/null; } \
+		|| { echo "no Chromium: install one, or set CHROMIUM=/path/to/chromium"; exit 1; }
+	$(BIN)/python -m pytest -m browser tests/serve/test_browser.py
+
+# The service, 10,000 simulated people over HTTP, and the dashboard. `make serve-demo STAY=--stay` leaves
+# it running.
+serve-demo: $(STAMP)
+	$(BIN)/python scripts/serve_demo.py $(STAY)
 
 mutants: $(STAMP)
 	$(BIN)/python scripts/mutants.py

@@ -1,4 +1,4 @@
-"""The command line: privacy, plan, train, audit, report, demo and ledger, each with `--json`."""
+"""The command line: privacy, plan, train, audit, report, demo, serve and ledger, each with `--json`."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ COMMANDS = {
     "demo": (
         "blindstep.cli.demo",
         "Two private runs on embedded data, in about a minute: votes of users, and digits.",
+    ),
+    "serve": (
+        "blindstep.cli.serve",
+        "Start the feedback service: better from votes, privately, over HTTP.",
     ),
     "ledger": ("blindstep.cli.ledger", "What was spent, run by run."),
 }

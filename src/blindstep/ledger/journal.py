@@ -21,7 +21,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from blindstep.ledger import durable
 from blindstep.ledger.refusals import (
@@ -130,6 +130,31 @@ def read_bytes(path: str) -> bytes:
         raise LedgerUnreadable(
             f"{path} cannot be read ({error.strerror}): check the path and its permissions."
         ) from error
+
+
+@runtime_checkable
+class Entries(Protocol):
+    """What a ledger needs of the place where its entries are kept: a file (`Journal`), or a database.
+
+    Attributes:
+        path: what messages call it.
+        head: where it stands; None while it is empty.
+    """
+
+    path: str
+    head: Head | None
+
+    def append(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Add an entry and return it; what it announces must not happen unless it is durable."""
+        ...
+
+    def check(self) -> None:
+        """Refuse if no entry can be added."""
+        ...
+
+    def close(self) -> None:
+        """Let other writers in."""
+        ...
 
 
 class Journal:

@@ -32,7 +32,7 @@ from blindstep import errors
 from blindstep.errors import HorizonExceeded, InvalidArgument, positive
 from blindstep.ledger import names
 from blindstep.ledger.account import SCHEMA, Account, RunAccount, RunIdentity
-from blindstep.ledger.journal import Head, Journal, read_bytes, scan
+from blindstep.ledger.journal import Entries, Head, Journal, read_bytes, scan
 from blindstep.ledger.refusals import BudgetExceeded, LedgerMismatch, NoiseReused, RecordsConsumed
 from blindstep.private import accounting
 
@@ -60,7 +60,7 @@ def cohort_of(path: str | os.PathLike[str]) -> str | None:
 class Ledger:
     """The one writer of a ledger. Make it with `Ledger.open`; close it, or use it in a `with`."""
 
-    def __init__(self, journal: Journal, account: Account) -> None:
+    def __init__(self, journal: Entries, account: Account) -> None:
         self._journal = journal
         self.account = account  # all that the ledger says, to look at: do not change it
         self._active: dict[str, int] = {}  # run -> the number of its attempt in this process

@@ -1,0 +1,161 @@
+"""`blindstep serve`: the feedback service, its tokens, its schema and its back-up drill."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Annotated, Any
+
+import typer
+
+from blindstep.cli.common import fail
+from blindstep.errors import BlindstepError, InvalidArgument
+
+serve = typer.Typer(
+    invoke_without_command=True,
+    help="Start the feedback service: better from votes, privately, over HTTP.",
+)
+
+Database = Annotated[
+    str | None,
+    typer.Option(help="sqlite:///PATH or postgresql://... Default: blindstep.db in this folder."),
+]
+KeyFile = Annotated[
+    str | None, typer.Option(help="The key file; made if it is not there. Default: blindstep.key.")
+]
+
+
+def _settings(database: str | None, key_file: str | None, **more: Any) -> Any:
+    """The settings of the environment, with what was given on the command line."""
+    try:
+        from blindstep.serve.config import Settings
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(
+            f"the service needs {error.name}: pip install 'blindstep[serve]'."
+        ) from None
+    from dataclasses import replace
+
+    given = {"database": database, "key_file": key_file, **more}
+    return replace(
+        Settings.from_environment(),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _opened(settings: Any) -> tuple[Any, Any]:
+    """The database, with its schema made or brought up to date, and the keys."""
+    from blindstep.serve.database import Database as Tables
+
+    secrets = settings.secrets(make=True)
+    tables = Tables(settings.database)
+    tables.migrate()
+    tables.check(secrets)
+    return tables, secrets
+
+
+@serve.callback()
+def start(
+    context: typer.Context,
+    database: Database = None,
+    key_file: KeyFile = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    workers: Annotated[int, typer.Option(min=1, help="Processes; they meet in the database.")] = 1,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Pages of this origin may send answers; may be given several times."),
+    ] = None,
+    secure_cookies: Annotated[
+        bool | None, typer.Option(help="For a dashboard that is served over https.")
+    ] = None,
+) -> None:
+    """Start the feedback service: better from votes, privately, over HTTP.
+
+    Without options: SQLite and a key file in this folder, on this machine only. It prints the
+    dashboard's address and, the first time, an admin token.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    try:
+        origins = None if origin is None else tuple(origin)
+        settings = _settings(database, key_file, origins=origins, secure_cookies=secure_cookies)
+        tables, secrets = _opened(settings)
+        from blindstep.serve.access import Access
+
+        token = Access(tables, secrets).first_admin()
+        tables.close()
+    except BlindstepError as error:
+        fail(error, as_json=False)
+    print(f"Dashboard    http://{host}:{port}/")
+    if token is None:
+        print("Admin token  as before (blindstep serve token makes a new one)")
+    else:
+        print(f"Admin token  {token}")
+        print(
+            f"             It is not shown again. Back up {settings.key_file}, apart from the database."
+        )
+    _run(settings, host, port, workers)
+
+
+def _run(settings: Any, host: str, port: int, workers: int) -> None:
+    import uvicorn
+
+    os.environ.update(settings.environment())
+    with tempfile.TemporaryDirectory(prefix="blindstep-metrics-") as shared:
+        os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", shared)
+        uvicorn.run(
+            "blindstep.serve.app:build",
+            factory=True,
+            host=host,
+            port=port,
+            workers=workers,
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=10,
+            server_header=False,
+        )
+
+
+@serve.command()
+def token(
+    scope: Annotated[str, typer.Option(help="admin, site or metrics.")] = "admin",
+    study: Annotated[str | None, typer.Option(help="The study of a site token.")] = None,
+    label: Annotated[str, typer.Option(help="A word to recognise it by.")] = "",
+    database: Database = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Make a new token and print it. Needs the key file, so only the operator can."""
+    try:
+        if scope not in ("admin", "site", "metrics") or (scope == "site") != (study is not None):
+            raise InvalidArgument("--scope admin or metrics, or --scope site with --study ID.")
+        tables, secrets = _opened(_settings(database, key_file))
+        from blindstep.serve.access import Access
+
+        print(Access(tables, secrets).create(scope, study, label)[1])
+    except BlindstepError as error:
+        fail(error, as_json=False)
+
+
+@serve.command()
+def migrate(database: Database = None, key_file: KeyFile = None) -> None:
+    """Make the tables, or bring them to this version's schema; an unknown schema is refused."""
+    try:
+        tables, _ = _opened(_settings(database, key_file))
+        print(f"schema {tables.revision()}")
+    except BlindstepError as error:
+        fail(error, as_json=False)
+
+
+@serve.command()
+def restored(database: Database = None, key_file: KeyFile = None) -> None:
+    """Say that the database was restored from a copy: running studies pay for what may be lost."""
+    try:
+        tables, secrets = _opened(_settings(database, key_file))
+        from blindstep.serve.studies import Studies
+
+        going_on = Studies(tables, secrets).restored()
+        print(
+            f"{len(going_on)} studies go on, charged again; the others did not fit into their budget."
+        )
+    except BlindstepError as error:
+        fail(error, as_json=False)

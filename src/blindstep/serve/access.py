@@ -1,0 +1,134 @@
+"""Who may do what: tokens with scopes, sessions of the dashboard.
+
+A token is 32 random bytes. The database holds its keyed hash, so neither the database nor its back-up
+opens anything. Scopes: *admin* does everything; *site* asks for one study and reads its state;
+*metrics* reads `/metrics`. A token is replaced by making a new one and then revoking the old one; both
+work in between.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets as random
+import time
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+import sqlalchemy as sa
+
+from blindstep.errors import BlindstepError
+from blindstep.serve import schema
+from blindstep.serve.database import Database
+from blindstep.serve.keys import Secrets
+
+Scope = Literal["admin", "site", "metrics"]
+# For how long a worker believes what it has read: a revoked token ends everywhere after this.
+_BELIEVED = 2.0
+_SESSION = 12 * 3600
+_MOST_KEPT = 4096
+
+
+class Forbidden(BlindstepError):
+    """No token, a wrong one, or one that may not do this."""
+
+    def __init__(self, status: int) -> None:
+        said = "a valid token is needed." if status == 401 else "this token may not do that."
+        super().__init__(said)
+        self.status = status
+
+
+class Principal(NamedTuple):
+    """Whom a token stands for."""
+
+    id: str
+    scope: str
+    study: str | None
+
+    def may_use(self, study: str) -> bool:
+        """Whether it may ask for this study and read its state."""
+        return self.scope == "admin" or (self.scope == "site" and self.study == study)
+
+
+class Access:
+    """The tokens of a service."""
+
+    def __init__(self, database: Database, secrets: Secrets) -> None:
+        self._database, self._secrets = database, secrets
+        self._known: dict[bytes, tuple[float, Principal | None]] = {}
+
+    def create(self, scope: Scope, study: str | None, label: str) -> tuple[str, str]:
+        """A new token: its id, and the token itself, which is nowhere else from now on."""
+        token, name = f"bs_{scope}_{random.token_urlsafe(32)}", random.token_hex(6)
+        row = {
+            "id": name,
+            "hash": self._secrets.token_name(token),
+            "scope": scope,
+            "study": study,
+            "label": label[:100],
+            "made_on": datetime.now(UTC).date().isoformat(),
+        }
+        with self._database.begin() as connection:
+            connection.execute(sa.insert(schema.tokens), row)
+        return name, token
+
+    def first_admin(self) -> str | None:
+        """An admin token if there is none yet."""
+        if any(principal.scope == "admin" for principal, _, _ in self.all()):
+            return None
+        return self.create("admin", None, "made at the first start")[1]
+
+    def all(self) -> list[tuple[Principal, str, str]]:
+        """Every token's principal, label and day."""
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(schema.tokens).order_by(schema.tokens.c.made_on))
+            return [
+                (Principal(row.id, row.scope, row.study), row.label, row.made_on) for row in rows
+            ]
+
+    def revoke(self, name: str) -> bool:
+        """Delete a token; says whether it was there."""
+        with self._database.begin() as connection:
+            gone = connection.execute(sa.delete(schema.tokens).where(schema.tokens.c.id == name))
+        self._known.clear()
+        return gone.rowcount > 0
+
+    def believed(self, token: str) -> tuple[bytes, Principal | None, bool]:
+        """A token's hash, its principal as far as it is known, and whether that is recent enough."""
+        name = self._secrets.token_name(token)
+        until, principal = self._known.get(name, (0.0, None))
+        return name, principal, time.monotonic() < until
+
+    def look_up(self, name: bytes) -> Principal | None:
+        """The principal of a token with this hash, from the database."""
+        with self._database.read() as connection:
+            chosen = sa.select(schema.tokens).where(schema.tokens.c.hash == name)
+            row = connection.execute(chosen).first()
+        principal = None if row is None else Principal(row.id, row.scope, row.study)
+        if len(self._known) > _MOST_KEPT:
+            self._known.clear()
+        self._known[name] = (time.monotonic() + _BELIEVED, principal)
+        return principal
+
+    # -- the dashboard --------------------------------------------------------------------------
+
+    def session(self, token: str) -> str | None:
+        """A cookie for whoever has an admin token; None for others."""
+        principal = self.look_up(self._secrets.token_name(token))
+        if principal is None or principal.scope != "admin":
+            return None
+        content = f"{principal.id}.{int(time.time()) + _SESSION}"
+        return f"{content}.{self._secrets.sign(content.encode()).hex()}"
+
+    def of_session(self, cookie: str) -> Principal | None:
+        """The admin of a cookie, if it is genuine, not too old, and the token still there."""
+        content, _, signature = cookie.rpartition(".")
+        name, _, until = content.partition(".")
+        genuine = hmac.compare_digest(
+            self._secrets.sign(content.encode()).hex().encode(), signature.encode()
+        )
+        if not genuine or int(until) < time.time():
+            return None
+        with self._database.read() as connection:
+            chosen = sa.select(schema.tokens.c.scope).where(schema.tokens.c.id == name)
+            scope = connection.execute(chosen).scalar()
+        return Principal(name, scope, None) if scope == "admin" else None

@@ -1,0 +1,271 @@
+"""The API: studies for admins, questions and answers for sites and people."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from sqlalchemy.engine import RowMapping
+
+from blindstep.errors import InvalidArgument
+from blindstep.insight.report.content import of_result
+from blindstep.insight.report.page import render
+from blindstep.serve.access import Forbidden, Principal
+from blindstep.serve.bodies import (
+    AnswerTaken,
+    ManyAnswers,
+    NewToken,
+    OneAnswer,
+    Person,
+    Question,
+    Token,
+    refused,
+)
+from blindstep.serve.refusals import of_error, of_status
+from blindstep.serve.service import Service
+from blindstep.serve.spec import StudySpec
+from blindstep.serve.studies import NoSuchStudy, Studies, WrongState, spending
+from blindstep.serve.voting import Status
+
+router = APIRouter(prefix="/v1", responses=refused(400, 401, 403, 413, 422, 429, 503))
+StudyId = Annotated[str, Path(max_length=32, pattern=r"^[0-9a-f]+$")]
+
+
+async def service_of(request: Request) -> Service:
+    """The worker's service. (A function that is not asynchronous would be sent to a thread.)"""
+    return request.app.state.service
+
+
+Worker = Annotated[Service, Depends(service_of)]
+
+
+async def maybe_principal(
+    request: Request, service: Worker, authorization: Annotated[str | None, Header()] = None
+) -> Principal | None:
+    """Whom the request's API token stands for; None without one. A wrong one is refused."""
+    if authorization is None:
+        service.anonymous.take(request.client.host if request.client else "")
+        return None
+    kind, _, token = authorization.partition(" ")
+    if kind.lower() != "bearer" or not token:
+        raise Forbidden(401)
+    return await service.principal(token.strip())
+
+
+Anyone = Annotated[Principal | None, Depends(maybe_principal)]
+
+
+async def site(study: StudyId, principal: Anyone) -> Principal:
+    """A principal that may use the study of the path."""
+    if principal is None:
+        raise Forbidden(401)
+    if not principal.may_use(study):
+        raise Forbidden(403)
+    return principal
+
+
+async def admin(principal: Anyone) -> Principal:
+    """An admin."""
+    if principal is None:
+        raise Forbidden(401)
+    if principal.scope != "admin":
+        raise Forbidden(403)
+    return principal
+
+
+FOR_SITES, FOR_ADMINS = [Depends(site)], [Depends(admin)]
+
+# -- people -------------------------------------------------------------------------------------
+
+
+# These two return a finished response: to validate what was made here costs as much as to make it.
+
+
+@router.post(
+    "/studies/{study}/questions",
+    dependencies=FOR_SITES,
+    response_model=Question,
+    responses=refused(404),
+)
+async def ask(study: StudyId, body: Person, service: Worker) -> JSONResponse:
+    """A person's question: the parameters to show them. Asking again gives the same one."""
+    return JSONResponse(await service.ask(study, body.person))
+
+
+@router.post("/answers", response_model=AnswerTaken, responses=refused(404, 410))
+async def answer(body: OneAnswer, service: Worker, principal: Anyone) -> JSONResponse:
+    """Answer a question with its token. The first answer is kept; repeating it does no harm."""
+    (became,) = await service.answer([body], principal)
+    if isinstance(became, Exception):
+        raise became
+    status, following = became
+    if status is not Status.ACCEPTED:
+        number, error = of_status(status)
+        return JSONResponse({"error": error}, number)
+    return JSONResponse({"status": "accepted", "next": following})
+
+
+@router.post("/answers/bulk")
+async def answer_many(body: ManyAnswers, service: Worker, principal: Anyone) -> dict[str, Any]:
+    """Answer many questions; each is accepted or refused on its own."""
+    results: list[dict[str, Any]] = []
+    for became in await service.answer(body.answers, principal):
+        if isinstance(became, Exception):
+            _, code, message = of_error(became)
+            results.append({"status": "refused", "error": {"code": code, "message": message}})
+        elif became[0] is Status.ACCEPTED:
+            results.append({"status": "accepted", "next": became[1]})
+        else:
+            results.append({"status": "refused", "error": of_status(became[0])[1]})
+    return {"results": results}
+
+
+@router.get("/studies/{study}/parameters", dependencies=FOR_SITES, responses=refused(404))
+def parameters(
+    study: StudyId,
+    service: Worker,
+    response: Response,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> dict[str, Any]:
+    """The released parameters, for everybody who is not being asked. May be cached."""
+    done, found = service.studies.parameters(study)
+    headers = {
+        "ETag": f'"{study}-{done}"',
+        "Cache-Control": "public, max-age=5",
+        "Vary": "Authorization",
+    }
+    if if_none_match == headers["ETag"]:
+        return Response(status_code=304, headers=headers)  # type: ignore[return-value]
+    response.headers.update(headers)
+    return {"steps_released": done, "parameters": found}
+
+
+# -- operators ----------------------------------------------------------------------------------
+
+
+@router.post("/studies", status_code=201, dependencies=FOR_ADMINS, responses=refused(409))
+def create(body: StudySpec, service: Worker) -> dict[str, Any]:
+    """Make a study. It runs from now on; everything but this is chosen by the planner."""
+    return study_state(service.studies, service.studies.row(service.studies.create(body)))
+
+
+@router.get("/studies", dependencies=FOR_ADMINS)
+def list_studies(service: Worker) -> dict[str, Any]:
+    """All studies, the newest first."""
+    rows = service.studies.all()
+    return {"studies": [study_state(service.studies, row) for row in rows]}
+
+
+@router.get("/studies/{study}", responses=refused(404))
+def state(
+    study: StudyId, service: Worker, principal: Annotated[Principal, Depends(site)]
+) -> dict[str, Any]:
+    """A study's state: how far it is, what it has spent, where its parameters stand.
+
+    How many people were asked and have answered is for admins only.
+    """
+    found = study_state(service.studies, service.studies.row(study))
+    if principal.scope != "admin":
+        del found["shown"], found["answers"]
+    return found
+
+
+@router.post("/studies/{study}/pause", dependencies=FOR_ADMINS, responses=refused(404, 409))
+def pause(study: StudyId, service: Worker) -> dict[str, Any]:
+    """Ask nobody new and hold the deadline."""
+    service.studies.pause(study)
+    return study_state(service.studies, service.studies.row(study))
+
+
+@router.post("/studies/{study}/resume", dependencies=FOR_ADMINS, responses=refused(404, 409))
+def resume(study: StudyId, service: Worker) -> dict[str, Any]:
+    """Go on after a pause."""
+    service.studies.resume(study)
+    return study_state(service.studies, service.studies.row(study))
+
+
+@router.post("/studies/{study}/close", dependencies=FOR_ADMINS, responses=refused(404, 409))
+def close(study: StudyId, service: Worker) -> dict[str, Any]:
+    """End a study for good; what was released stays."""
+    service.studies.close(study)
+    return study_state(service.studies, service.studies.row(study))
+
+
+@router.get("/studies/{study}/report", dependencies=FOR_ADMINS, responses=refused(404, 409))
+def report(study: StudyId, service: Worker) -> HTMLResponse:
+    """The report of a finished study: one page, public quantities only."""
+    return HTMLResponse(report_of(service.studies, study))
+
+
+@router.get("/tokens", dependencies=FOR_ADMINS)
+def list_tokens(service: Worker) -> dict[str, list[Token]]:
+    """All tokens, without their secrets."""
+    return {
+        "tokens": [
+            Token(id=who.id, scope=who.scope, study=who.study, label=label)
+            for who, label, _ in service.access.all()
+        ]
+    }
+
+
+@router.post("/tokens", status_code=201, dependencies=FOR_ADMINS, responses=refused(404))
+def make_token(body: NewToken, service: Worker) -> Token:
+    """Make a token: its secret is in this response and nowhere else."""
+    if (body.scope == "site") != (body.study is not None):
+        raise InvalidArgument("a site token is for one study, and no other token has one.")
+    if body.study is not None:
+        service.studies.number(body.study)
+    name, token = service.access.create(body.scope, body.study, body.label)
+    return Token(id=name, scope=body.scope, study=body.study, label=body.label, token=token)
+
+
+@router.delete("/tokens/{name}", status_code=204, dependencies=FOR_ADMINS, responses=refused(404))
+def revoke(name: Annotated[str, Path(max_length=32)], service: Worker) -> Response:
+    """Revoke a token; it ends at every worker within seconds."""
+    if not service.access.revoke(name):
+        raise NoSuchStudy
+    return Response(status_code=204)
+
+
+# -- what is told -------------------------------------------------------------------------------
+
+
+def study_state(studies: Studies, row: RowMapping) -> dict[str, Any]:
+    """A study as the API and the dashboard show it."""
+    design = studies.design(row["number"])
+    plan, account = design.plan, studies.account(row["cohort"])
+    released = studies.standing(row["number"], row["release"])[1]
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "status": row["status"],
+        "made_on": row["made_on"],
+        "steps": design.releases,
+        "steps_released": row["release"],
+        "slots": row["slots"],
+        "shown": row["taken"],
+        "answers": row["answered"],
+        "deadline": row["deadline"] if row["status"] == "running" else None,
+        "parameters": released,
+        "privacy": {
+            "epsilon": plan.epsilon,
+            "delta": plan.delta,
+            "mu": plan.mu,
+            "spent": spending(account, row["id"], plan.delta),
+            "unit": "one person",
+        },
+        "spec": design.spec.model_dump(),
+    }
+
+
+def report_of(studies: Studies, study: str) -> str:
+    """The report of a finished study, as a page."""
+    row = studies.row(study)
+    if row["status"] != "finished":
+        raise WrongState("the report is there when the last step is released.")
+    result = studies.design(row["number"]).result(studies.history(row["number"]))
+    content = of_result(result, f"Study {row['name']}", None, None, None)
+    assert not math.isnan(content.privacy.mu)
+    return render(content)

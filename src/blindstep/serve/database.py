@@ -1,0 +1,227 @@
+"""The database of a service: SQLite in one file, or PostgreSQL. Workers meet nowhere else.
+
+Every change is made by `Database.begin`: one transaction, durable when it returns. What must take turns
+locks the row of its study first (`locked`). SQLite has one writer at a time, so there BEGIN IMMEDIATE
+is that lock; its journal is a write-ahead log, so that readers never wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Engine, RowMapping
+from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
+
+from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.serve import schema
+from blindstep.serve.keys import Secrets
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None
+
+# Seconds that a writer waits for another one before it gives up.
+_PATIENCE = 10.0
+_ADVISORY_LOCK = 0x626C696E  # workers that start together migrate one after the other
+
+
+class SchemaUnknown(BlindstepError):
+    """The database is of another version of blindstep, or of something else."""
+
+
+class Database:
+    """An engine with the few statements that differ between SQLite and PostgreSQL."""
+
+    def __init__(self, url: str, *, connections: int = 4) -> None:
+        """Nothing is opened before it is needed. `url` is sqlite:///PATH or postgresql://..."""
+        try:
+            address = sa.make_url(url)
+        except ArgumentError:
+            raise InvalidArgument(
+                "the database's address cannot be read: give sqlite:///PATH or "
+                "postgresql://USER@HOST/NAME."
+            ) from None
+        if address.drivername in ("postgresql", "postgres"):
+            address = address.set(drivername="postgresql+psycopg")
+        self.kind = address.get_backend_name()
+        if self.kind not in ("sqlite", "postgresql"):
+            raise InvalidArgument(
+                f"a database of kind {self.kind!r}: give sqlite:///PATH or postgresql://..."
+            )
+        # An error of the database must not repeat what a statement was given.
+        settings: dict[str, Any] = {
+            "pool_size": connections,
+            "max_overflow": 2,
+            "hide_parameters": True,
+        }
+        if self.kind == "sqlite":
+            settings["connect_args"] = {"timeout": _PATIENCE, "check_same_thread": False}
+        else:
+            # A prepared statement keeps the plan that was made for it, perhaps while a table was
+            # small, and would go by the wrong index when it has millions of rows.
+            settings["connect_args"] = {"connect_timeout": 5, "prepare_threshold": None}
+        try:
+            self.engine: Engine = sa.create_engine(address, **settings)
+        except ModuleNotFoundError as error:
+            raise InvalidArgument(
+                f"PostgreSQL needs its driver ({error.name}): pip install 'blindstep[postgres]'."
+            ) from None
+        file = address.database if self.kind == "sqlite" else None
+        self._lock = None if file in (None, "", ":memory:") else f"{file}-turn"
+        if self.kind == "sqlite":
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A transaction that writes. It is durable when this returns, or it has not happened."""
+        with (
+            self._turn(),
+            self.engine.connect().execution_options(writes=True) as connection,
+            connection.begin(),
+        ):
+            yield connection
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for one's turn to write to an SQLite file.
+
+        SQLite itself waits by sleeping, up to 100 ms at a time; a lock on a file beside it wakes the
+        next writer at once. It is there for speed alone: BEGIN IMMEDIATE is what keeps writers apart.
+        """
+        if self._lock is None or fcntl is None:
+            yield
+            return
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that only reads; it waits for nobody."""
+        with self.engine.connect() as connection:
+            yield connection
+
+    def locked(self, connection: Connection, number: int) -> RowMapping | None:
+        """The row of a study, which nobody else can change before this transaction ends."""
+        chosen = sa.select(schema.studies).where(schema.studies.c.number == number)
+        return connection.execute(chosen.with_for_update()).mappings().first()
+
+    def now(self, connection: Connection) -> float:
+        """Seconds since 1970, by one clock for all workers where there is one: the database's."""
+        if self.kind == "sqlite":
+            return time.time()
+        return float(connection.execute(_CLOCK).scalar_one())
+
+    def insert_new(self, table: sa.Table) -> Any:
+        """An INSERT that leaves alone what is there already, without an error."""
+        dialect = sqlite if self.kind == "sqlite" else postgresql
+        return dialect.insert(table).on_conflict_do_nothing()
+
+    def add_to(
+        self, connection: Connection, table: sa.Table, key: Mapping[str, Any], by: Mapping[str, int]
+    ) -> None:
+        """Add to the counts of a row; a row that is not there begins at 0."""
+        dialect = sqlite if self.kind == "sqlite" else postgresql
+        row = dialect.insert(table).values(**key, **by)
+        more = {name: table.c[name] + value for name, value in by.items()}
+        connection.execute(row.on_conflict_do_update(index_elements=list(key), set_=more))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    # -- the schema -----------------------------------------------------------------------------
+
+    def revision(self) -> str | None:
+        """The Alembic revision of the tables; None for an empty database."""
+        with self.engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+
+    def migrate(self) -> None:
+        """Bring an empty or older database to this version's schema; an unknown one is refused."""
+        with self.begin() as connection:
+            if self.kind == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+            found = MigrationContext.configure(connection).get_current_revision()
+            if found is None and sa.inspect(connection).get_table_names():
+                raise SchemaUnknown(
+                    "the database has tables that are not this service's: give an empty one."
+                )
+            if found not in (None, schema.REVISION, *_EARLIER):
+                raise _unknown(found)
+            config = Config()
+            config.set_main_option("script_location", str(files("blindstep.serve") / "migrations"))
+            config.attributes["connection"] = connection
+            command.upgrade(config, schema.REVISION)
+
+    def check(self, secrets: Secrets) -> None:
+        """Refuse a schema that this version does not know, and a key that is not the database's."""
+        found = self.revision()
+        if found != schema.REVISION:
+            raise _unknown(found)
+        with contextlib.suppress(IntegrityError), self.begin() as connection:
+            new = self.insert_new(schema.settings)
+            connection.execute(new.values(name="key", value=secrets.name))
+        with self.read() as connection:
+            chosen = sa.select(schema.settings.c.value).where(schema.settings.c.name == "key")
+            if connection.execute(chosen).scalar_one() != secrets.name:
+                raise InvalidArgument(
+                    "the key does not belong to this database: start with the key file that was "
+                    "made with it, or with another database."
+                )
+
+
+_EARLIER: tuple[str, ...] = ()  # revisions that `migrate` can start from
+_CLOCK = sa.text("SELECT extract(epoch FROM clock_timestamp())")
+
+
+def _unknown(found: str | None) -> SchemaUnknown:
+    return SchemaUnknown(
+        f"the database has schema {found or 'none'}, this version of blindstep has "
+        f"{schema.REVISION}: run `blindstep serve migrate` with the newest version that serves it."
+    )
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether a statement failed because the database was away, locked or full: try again later."""
+    return isinstance(error, OperationalError) or bool(
+        getattr(error, "connection_invalidated", False)
+    )
+
+
+def _prepare_sqlite(connection: Any, _: Any) -> None:
+    # Transactions begin where `_begin_sqlite` says, not where the driver guesses.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",  # what was acknowledged survives a power cut
+        "foreign_keys=ON",
+        "secure_delete=ON",  # votes that were deleted are overwritten
+        f"busy_timeout={int(1000 * _PATIENCE)}",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,1 @@
+"""One file for each revision of the tables."""

@@ -1,0 +1,136 @@
+"""What is seen of a service from outside: logs without identifiers or values, metrics without votes.
+
+A log line is JSON: when, what, which route (its template, never the path), status and milliseconds.
+Metrics count requests by group. Questions and answers are one group: how many people answered is not
+for those who read metrics. What was released, and what it cost, is public and is read from the
+database.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import traceback
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
+from prometheus_client.core import GaugeMetricFamily
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from blindstep.serve.studies import Studies
+
+log = logging.getLogger("blindstep.serve")
+_FIELDS = ("route", "status", "ms", "study", "step", "number", "error", "where")
+
+# Several workers write to the files of this folder, and any of them can add them up.
+_SHARED = "PROMETHEUS_MULTIPROC_DIR"
+_registry = CollectorRegistry()
+_requests = Counter(
+    "blindstep_requests", "Requests by group and status.", ["group", "status"], registry=_registry
+)
+_seconds = Histogram(
+    "blindstep_request_seconds",
+    "Seconds from a request to its response.",
+    ["group"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+    registry=_registry,
+)
+
+
+class JsonLines(logging.Formatter):
+    """A log record as one line of JSON, with the fields that are allowed and no others."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"at": when, "level": record.levelname.lower(), "event": record.msg}
+        line |= {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
+        return json.dumps(line, default=str)
+
+
+def set_up_logs(level: str = "INFO") -> None:
+    """Send this package's log to stderr, a line of JSON for each event."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(level)
+
+
+def where(error: BaseException) -> list[str]:
+    """The places of an error's traceback. Its text is left out: it may hold what somebody sent."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f"{os.path.basename(frame.filename)}:{frame.lineno}" for frame in frames[-6:]]
+
+
+def group_of(route: str) -> str:
+    """What a route is counted as."""
+    if route.endswith("/questions") or route.startswith("/v1/answers"):
+        return "people"
+    if route.endswith("/parameters"):
+        return "parameters"
+    if route.startswith("/v1/"):
+        return "admin"
+    return "health" if route in ("/healthz", "/readyz", "/metrics") else "dashboard"
+
+
+class Observer:
+    """Times every request, counts it, and logs it by the template of its route."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and watch its status."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            took = time.perf_counter() - began
+            route = getattr(scope.get("route"), "path", "unmatched")
+            group = group_of(route)
+            _requests.labels(group, f"{status // 100}xx").inc()
+            _seconds.labels(group).observe(took)
+            if log.isEnabledFor(logging.DEBUG) or status >= 500:
+                said = {"route": route, "status": status, "ms": round(1000 * took, 1)}
+                log.log(logging.ERROR if status >= 500 else logging.DEBUG, "request", extra=said)
+
+
+class _Released:
+    """What the database says of releases, read when it is scraped."""
+
+    def __init__(self, studies: Studies) -> None:
+        self._studies = studies
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Steps released and mu spent, by study."""
+        steps = GaugeMetricFamily("blindstep_steps_released", "Steps released.", labels=["study"])
+        spent = GaugeMetricFamily("blindstep_mu_spent", "Gaussian-DP spent.", labels=["study"])
+        for row in self._studies.all():
+            steps.add_metric([row["id"]], row["release"])
+            spent.add_metric([row["id"]], self._studies.account(row["cohort"]).spent(row["id"]))
+        yield steps
+        yield spent
+
+
+def metrics(studies: Studies) -> bytes:
+    """The metrics of all workers, in Prometheus' text format."""
+    released = CollectorRegistry()
+    released.register(_Released(studies))  # type: ignore[arg-type]
+    counted = _registry
+    if os.environ.get(_SHARED):
+        counted = CollectorRegistry()
+        multiprocess.MultiProcessCollector(counted)
+    return generate_latest(counted) + generate_latest(released)

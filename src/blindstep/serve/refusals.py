@@ -1,0 +1,114 @@
+"""How refusals look: a code for programs, a sentence for people, and nothing of what was sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from blindstep.errors import BlindstepError, InvalidArgument, VacuousPlan
+from blindstep.ledger.refusals import BudgetExceeded, LedgerError
+from blindstep.serve.access import Forbidden
+from blindstep.serve.bodies import ManyAnswers, NewToken, OneAnswer, Person
+from blindstep.serve.database import is_passing
+from blindstep.serve.limits import TooMany
+from blindstep.serve.observe import log, where
+from blindstep.serve.service import UnknownQuestion
+from blindstep.serve.spec import Answer, Parameter, StudySpec
+from blindstep.serve.studies import NoSuchStudy, WrongState
+from blindstep.serve.voting import Status
+from blindstep.serve.writer import Unavailable
+
+# Of a field that failed, its name is repeated only if it is one of ours: a name may be anything.
+_MODELS = (StudySpec, Parameter, Answer, Person, OneAnswer, ManyAnswers, NewToken)
+_NAMES = {"body", "query", "path", *(name for model in _MODELS for name in model.model_fields)}
+_OF_STATUS = {
+    Status.LATE: (410, "the step of this question is over; its answer counts as not given."),
+    Status.OVER: (410, "the study is over."),
+    Status.UNKNOWN: (404, "no such question is open."),
+}
+
+_OF_HTTP = {
+    400: ("malformed", "the body cannot be read."),
+    404: ("not_found", "there is nothing here."),
+    405: ("not_allowed", "this cannot be done here."),
+}
+
+
+def refusal(status: int, code: str, message: str, **headers: str) -> JSONResponse:
+    """A refusal as a response."""
+    return JSONResponse({"error": {"code": code, "message": message}}, status, headers=headers)
+
+
+def of_status(status: Status) -> tuple[int, dict[str, str]]:
+    """The refusal of an answer that was not accepted."""
+    number, message = _OF_STATUS[status]
+    return number, {"code": str(status), "message": message}
+
+
+def of_error(error: Exception) -> tuple[int, str, str]:
+    """Status, code and message for an error that this package raised on purpose."""
+    if isinstance(error, Forbidden):
+        return error.status, "unauthorized" if error.status == 401 else "forbidden", str(error)
+    kinds: tuple[tuple[type[Exception], int, str], ...] = (
+        (NoSuchStudy, 404, "no_such_study"),
+        (UnknownQuestion, 401, "unknown_question"),
+        (WrongState, 409, "wrong_state"),
+        (BudgetExceeded, 409, "budget"),
+        (LedgerError, 409, "ledger"),
+        (TooMany, 429, "too_many"),
+        (Unavailable, 503, "unavailable"),
+        (InvalidArgument, 422, "invalid"),
+        (VacuousPlan, 422, "invalid"),
+    )
+    for kind, status, code in kinds:
+        if isinstance(error, kind):
+            return status, code, str(error)
+    if is_passing(error):
+        return 503, "unavailable", "the database does not answer: try again."
+    return 500, "internal", "something went wrong here; it was logged."
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error in this form."""
+
+    async def known(_: Request, error: Exception) -> JSONResponse:
+        status, code, message = of_error(error)
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+        if status in (429, 503):
+            headers["Retry-After"] = "1"
+        if status >= 500:
+            said = {"error": type(error).__name__, "where": where(error)}
+            log.error("a request failed", extra=said)
+        return refusal(status, code, message, **headers)
+
+    async def malformed(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return refusal(422, "invalid", _first(list(error.errors())))
+
+    async def unmatched(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        code, message = _OF_HTTP.get(error.status_code, ("refused", "this was refused."))
+        return refusal(error.status_code, code, message, **dict(error.headers or {}))
+
+    app.add_exception_handler(RequestValidationError, malformed)
+    app.add_exception_handler(HTTPException, unmatched)
+    app.add_exception_handler(BlindstepError, known)
+    app.add_exception_handler(Exception, known)
+
+
+def _first(errors: list[dict[str, Any]]) -> str:
+    """The first thing that is wrong, by the names of our fields and the rule that it breaks."""
+    error = errors[0]
+    if error["type"] in ("json_invalid", "missing") and error["loc"][:1] == ("body",):
+        if error["type"] == "json_invalid":
+            return "the body is not JSON."
+        if len(error["loc"]) == 1:
+            return "the body is missing: send JSON."
+    if error["type"] == "extra_forbidden":
+        return "there is a name that is not known here."
+    named = [str(part) for part in error["loc"] if isinstance(part, int) or part in _NAMES]
+    return f"{'.'.join(named)}: {error['msg']}."

@@ -1,0 +1,165 @@
+"""What an operator says of a study: parameters, what an answer is, people expected, epsilon.
+
+Everything else follows: the plan from `blindstep.plan(questions=2)`, the units of the parameters from
+their ranges, delta from the number of people.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import numpy as np
+from jaxtyping import Float
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from blindstep.estimate.bounds import Range
+from blindstep.estimate.scales import Scales
+from blindstep.optimize.plan import Plan
+from blindstep.optimize.planner import plan
+from blindstep.private.statement import Privacy
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")]
+Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+Real = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    """A name that is not known is refused: it would otherwise be ignored silently."""
+
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+
+class Parameter(_Strict):
+    """A number that the service may choose: its name, its range, and where to start (the middle)."""
+
+    name: Name
+    low: Real
+    high: Real
+    start: Real | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Parameter:
+        if not self.high - self.low > 1e-9 * max(abs(self.low), abs(self.high)):
+            raise ValueError("high must be above low")
+        if self.start is not None and not self.low <= self.start <= self.high:
+            raise ValueError("start must lie between low and high")
+        return self
+
+    @property
+    def begins(self) -> float:
+        """Where the study starts."""
+        return (self.low + self.high) / 2.0 if self.start is None else self.start
+
+
+class Answer(_Strict):
+    """What people say: a vote up (1) or down (0), a rating, or a number; and which end is better."""
+
+    kind: Literal["vote", "rating", "number"] = "vote"
+    low: Real | None = None
+    high: Real | None = None
+    better: Literal["higher", "lower"] = "higher"
+
+    @model_validator(mode="after")
+    def _with_range(self) -> Answer:
+        if self.kind == "vote":
+            if self.low is not None or self.high is not None or self.better == "lower":
+                raise ValueError("a vote is 1 for up and 0 for down: leave the rest out")
+            return self
+        low, high = self.range
+        if not high > low:
+            raise ValueError("give low and high, with high above low")
+        if self.kind == "rating" and (low != round(low) or high != round(high)):
+            raise ValueError("a rating goes from one whole number to another")
+        return self
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Between what answers lie."""
+        usual = {"vote": (0.0, 1.0), "rating": (1.0, 5.0), "number": (0.0, 0.0)}[self.kind]
+        low, high = self.low, self.high
+        return usual[0] if low is None else low, usual[1] if high is None else high
+
+    def loss(self, value: float) -> float | None:
+        """The answer as a loss from 0 (best) to 1 (worst); None if it is not one that people have."""
+        low, high = self.range
+        if not low <= value <= high or (self.kind != "number" and value != round(value)):
+            return None
+        share = (value - low) / (high - low)
+        return 1.0 - share if self.better == "higher" else share
+
+
+class StudySpec(_Strict):
+    """A study as an operator asks for it."""
+
+    name: Words
+    parameters: Annotated[list[Parameter], Field(min_length=1, max_length=256)]
+    people: Annotated[int, Field(ge=16, le=10**9, description="People expected.")]
+    epsilon: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    answer: Answer = Answer()
+    deadline_seconds: Annotated[
+        float, Field(gt=0, le=3.2e7, description="A step closes at the latest after so long.")
+    ] = 86_400.0
+    close: Annotated[
+        Literal["full", "deadline"],
+        Field(
+            description="'deadline': never earlier, so that the time of a release tells nothing."
+        ),
+    ] = "full"
+    cohort: Annotated[
+        Words | None, Field(description="Whose ledger: studies on the same people share one.")
+    ] = None
+    budget_epsilon: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        None, description="What all studies of the cohort may spend, at this study's delta."
+    )
+
+    @model_validator(mode="after")
+    def _named_once(self) -> StudySpec:
+        names = [parameter.name for parameter in self.parameters]
+        if len(set(names)) < len(names):
+            raise ValueError("two parameters have the same name")
+        if self.delta is not None and self.delta * self.people >= 1:
+            raise ValueError("delta must be below 1 / people: leave it out")
+        return self
+
+    @property
+    def privacy(self) -> Privacy:
+        """The budget. Without a delta, a power of ten that is at most a hundredth of 1 / people."""
+        power = -(2 + math.ceil(math.log10(self.people)))
+        return Privacy(epsilon=self.epsilon, delta=self.delta or 10.0**power)
+
+    def plan(self) -> Plan:
+        """The plan: two questions a person, answers as losses from 0 to 1."""
+        return plan(
+            dim=len(self.parameters),
+            records=self.people,
+            privacy=self.privacy,
+            questions=2,
+            bounds=Range(0, 1),
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters' names, in the order of the vector."""
+        return [parameter.name for parameter in self.parameters]
+
+    def scales(self) -> Scales:
+        """Where the study starts, and the unit of each parameter: half of its range.
+
+        All steps together are 1.1 sqrt(d) units long (`optimize.questions`), and no point of the
+        ranges is more than sqrt(d) units from their middle: a study that starts there can reach all
+        of them. (Longer units for a start near an end lost more by coarse questions than they won.)
+        """
+        starts = np.array([each.begins for each in self.parameters])
+        halves = np.array([(each.high - each.low) / 2.0 for each in self.parameters])
+        return Scales(starts, halves, np.asarray(1.0), False)
+
+    def clamp(self, points: Float[np.ndarray, "*points dim"]) -> Float[np.ndarray, "*points dim"]:
+        """Points inside the ranges: what is shown. The loss that is minimised is that of these."""
+        low = [parameter.low for parameter in self.parameters]
+        return np.clip(points, low, [parameter.high for parameter in self.parameters])
+
+    def parameters_of(self, point: Float[np.ndarray, " dim"]) -> dict[str, float]:
+        """A point by name, in the operator's units."""
+        return dict(zip(self.names, self.clamp(point).tolist(), strict=True))

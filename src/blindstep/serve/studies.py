@@ -1,0 +1,334 @@
+"""Studies in the database: made, looked at, paused, closed; and what a worker keeps of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets as random
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.ledger.account import ROUNDING, Account, RunIdentity
+from blindstep.ledger.refusals import BudgetExceeded
+from blindstep.optimize.delta import check_delta
+from blindstep.optimize.plan import Plan
+from blindstep.private import accounting
+from blindstep.private.statement import Privacy
+from blindstep.serve import schema
+from blindstep.serve.accounts import Run, open_ledger, read_account
+from blindstep.serve.database import Database
+from blindstep.serve.design import Design, Step, new_public_key
+from blindstep.serve.keys import Secrets
+from blindstep.serve.spec import StudySpec
+
+_MOST_STUDIES = 2**31 - 1
+
+
+class NoSuchStudy(BlindstepError):
+    """There is no study of this name."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no such study.")
+
+
+class WrongState(BlindstepError):
+    """The study is over, or is not paused, or is paused already."""
+
+
+class Studies:
+    """All studies of a database, as one worker sees them. Threads may share it.
+
+    Attributes:
+        database: where they are.
+        secrets: the keys.
+    """
+
+    def __init__(self, database: Database, secrets: Secrets) -> None:
+        self.database, self.secrets = database, secrets
+        self._designs: dict[int, Design] = {}
+        self._steps: dict[int, Step] = {}
+        self._numbers: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._loading = threading.RLock()
+
+    # -- making and changing --------------------------------------------------------------------
+
+    def create(self, spec: StudySpec) -> str:
+        """Make a study that runs from now on, and give its id.
+
+        It is registered in its cohort's ledger in the same transaction. One that does not fit into
+        the cohort's budget as a whole is refused, and nobody is asked.
+        """
+        plan, study = spec.plan(), random.token_hex(8)
+        check_delta(plan.privacy, plan.records)
+        budget = None
+        if spec.budget_epsilon is not None:
+            budget = Privacy(epsilon=spec.budget_epsilon, delta=plan.delta).rho
+        cohort = spec.cohort or f"people of study {study}"
+        with self.database.begin() as connection:
+            ledger = open_ledger(connection, cohort, budget)
+            run = Run(study, cohort, 0, plan)
+            identity = run.identity(ledger, self.secrets)
+            self._require_room(connection, ledger.account, identity)
+            ledger.register(identity)
+            now = self.database.now(connection)
+            connection.execute(
+                sa.insert(schema.studies).values(
+                    id=study,
+                    name=spec.name,
+                    spec=spec.model_dump_json(),
+                    plan=plan.to_json(),
+                    cohort=cohort,
+                    public_key=new_public_key(),
+                    attempt=0,
+                    made_on=datetime.now(UTC).date().isoformat(),
+                    slots=plan.first_batch,
+                    status="running",
+                    release=0,
+                    frozen=0,
+                    taken=0,
+                    answered=0,
+                    early=int(spec.close == "full"),
+                    deadline=now + spec.deadline_seconds,
+                )
+            )
+        return study
+
+    def _require_room(
+        self, connection: Connection, account: Account, identity: RunIdentity
+    ) -> None:
+        """Refuse a study that does not fit beside all that the cohort's open studies will spend.
+
+        The ledger itself counts what was charged: two studies that run at a time would both be let
+        in, and one would be stopped after people have answered.
+        """
+        if account.budget is None:
+            return
+        columns = schema.studies.c
+        chosen = sa.select(columns.id).where(columns.status.in_(("running", "paused")))
+        going_on = set(connection.execute(chosen).scalars())
+        will_spend = [identity.mu_per_pass * math.sqrt(identity.passes)]
+        for run, spent in ((run, account.spent(name)) for name, run in account.runs.items()):
+            planned = run.identity.mu_per_pass * math.sqrt(run.identity.passes)
+            will_spend.append(max(spent, planned) if run.identity.run in going_on else spent)
+        if accounting.compose(will_spend) > account.budget * (1 + ROUNDING):
+            raise BudgetExceeded(
+                f"this study asks for mu = {will_spend[0]:g}; its cohort's budget is "
+                f"{account.budget:g}, and studies that ran or run take "
+                f"{accounting.compose(will_spend[1:]):g} of it: ask for a smaller epsilon."
+            )
+
+    def pause(self, study: str) -> None:
+        """Ask nobody new and hold the deadline. Answers to what was shown are still taken."""
+        with self.database.begin() as connection:
+            row = self._locked(connection, study, ("running",))
+            left = max(0.0, row["deadline"] - self.database.now(connection))
+            self._set(connection, row, status="paused", remaining=left)
+
+    def resume(self, study: str) -> None:
+        """Go on: the step has as long as it had when the study was paused."""
+        with self.database.begin() as connection:
+            row = self._locked(connection, study, ("paused",))
+            deadline = self.database.now(connection) + row["remaining"]
+            self._set(connection, row, status="running", remaining=None, deadline=deadline)
+
+    def close(self, study: str) -> None:
+        """End a study for good. Votes of its open step are deleted and enter nothing."""
+        with self.database.begin() as connection:
+            row = self._locked(connection, study, ("running", "paused"))
+            self._set(connection, row, status="closed", frozen=0, remaining=None)
+            delete_votes(connection, row["number"])
+
+    def _locked(self, connection: Connection, study: str, allowed: Sequence[str]) -> RowMapping:
+        row = self.database.locked(connection, self._find(connection, study)["number"])
+        assert row is not None
+        if row["status"] not in allowed:
+            raise WrongState(f"the study is {row['status']}: it must be {' or '.join(allowed)}.")
+        return row
+
+    def _set(self, connection: Connection, row: RowMapping, **values: Any) -> None:
+        chosen = schema.studies.c.number == row["number"]
+        connection.execute(sa.update(schema.studies).where(chosen).values(**values))
+
+    def restored(self) -> list[str]:
+        """Say that the database is an older copy: studies that run pay for what may have been lost.
+
+        Steps after the copy was made may have been released. Their noise was another (`Secrets.noise`),
+        so nothing is given away in the clear; but people may be asked a second time in the same pass.
+        So all that an open study had still to release is charged as if it had been, and the study goes
+        on as a new attempt, which its ledger charges again. One that does not fit into its budget
+        twice is closed. Gives the ids of those that go on.
+        """
+        going_on = []
+        with self.database.begin() as connection:
+            open_ones = schema.studies.c.status.in_(("running", "paused"))
+            rows = connection.execute(sa.select(schema.studies).where(open_ones)).mappings().all()
+            for row in rows:
+                ledger, plan = open_ledger(connection, row["cohort"]), Plan.from_json(row["plan"])
+                lost, new = (
+                    Run(row["id"], row["cohort"], row["attempt"] + later, plan) for later in (0, 1)
+                )
+                ledger.register(lost.identity(ledger, self.secrets))
+                ledger.begin(row["id"], row["release"], plan.schedule.releases - row["release"])
+                if ledger.account.would_exceed(plan.terms.mu()):
+                    self._set(connection, row, status="closed", frozen=0)
+                    delete_votes(connection, row["number"])
+                    continue
+                ledger.register(new.identity(ledger, self.secrets), recharge=True)
+                self._set(connection, row, attempt=new.attempt)
+                going_on.append(row["id"])
+        return going_on
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def _find(self, connection: Connection, study: str) -> RowMapping:
+        chosen = sa.select(schema.studies).where(schema.studies.c.id == study)
+        row = connection.execute(chosen).mappings().first()
+        if row is None:
+            raise NoSuchStudy
+        return row
+
+    def known_number(self, study: str) -> int | None:
+        """The number of a study if it is in memory already."""
+        return self._numbers.get(study)
+
+    def number(self, study: str) -> int:
+        """The number of a study in the tables; it never changes, so it is looked up once."""
+        known = self._numbers.get(study)
+        if known is None:
+            with self.database.read() as connection:
+                known = self._find(connection, study)["number"]
+            self._numbers[study] = known
+        return known
+
+    def name(self, number: int) -> str | None:
+        """The id of the study with this number; None if there is none."""
+        known = self._names.get(number)
+        if known is not None or not 0 < number <= _MOST_STUDIES:
+            return known
+        with self.database.read() as connection:
+            chosen = sa.select(schema.studies.c.id).where(schema.studies.c.number == number)
+            study = connection.execute(chosen).scalar()
+        if study is not None:
+            self._names[number] = study
+        return study
+
+    def all(self) -> list[RowMapping]:
+        """Every study's row, the newest first."""
+        with self.database.read() as connection:
+            chosen = sa.select(schema.studies).order_by(schema.studies.c.number.desc())
+            return list(connection.execute(chosen).mappings().all())
+
+    def row(self, study: str) -> RowMapping:
+        """A study's row."""
+        with self.database.read() as connection:
+            return self._find(connection, study)
+
+    def history(self, number: int) -> list[dict[str, Any]]:
+        """What each release made public, with how many were asked and how many answers came."""
+        with self.database.read() as connection:
+            chosen = sa.select(schema.releases).where(schema.releases.c.study == number)
+            rows = connection.execute(chosen.order_by(schema.releases.c.release)).mappings().all()
+        return [
+            json.loads(row["outcome"]) | {"shown": row["shown"], "answered": row["answered"]}
+            for row in rows
+        ]
+
+    def account(self, cohort: str) -> Account:
+        """What a cohort's ledger says."""
+        with self.database.read() as connection:
+            return read_account(connection, cohort)
+
+    def traffic(self, number: int, hours: int = 48) -> list[tuple[int, int, int]]:
+        """(hour since 1970, questions, answers) of the last so many hours with any."""
+        with self.database.read() as connection:
+            columns = schema.traffic.c
+            chosen = sa.select(columns.hour, columns.questions, columns.answers)
+            chosen = chosen.where(columns.study == number).order_by(columns.hour.desc())
+            rows = connection.execute(chosen.limit(hours)).all()
+        return [(row.hour, row.questions, row.answers) for row in reversed(rows)]
+
+    # -- what a worker keeps --------------------------------------------------------------------
+
+    def known(self, number: int) -> Design | None:
+        """The mathematics of a study if it is in memory already."""
+        return self._designs.get(number)
+
+    def design(self, number: int) -> Design:
+        """The mathematics of a study: made once, since it never changes."""
+        with self._loading:
+            known = self._designs.get(number)
+            if known is None:
+                with self.database.read() as connection:
+                    chosen = sa.select(schema.studies).where(schema.studies.c.number == number)
+                    row = connection.execute(chosen).mappings().first()
+                if row is None:
+                    raise NoSuchStudy
+                spec = StudySpec.model_validate_json(row["spec"])
+                known = Design(spec, Plan.from_json(row["plan"]), row["public_key"])
+                self._designs[number] = known
+            return known
+
+    def step(self, row: RowMapping) -> Step:
+        """The questions of a study's open step: kept until the next one is open."""
+        with self._loading:
+            known = self._steps.get(row["number"])
+            if known is None or known.release != row["release"]:
+                number, release = row["number"], row["release"]
+                state, parameters = self.standing(number, release)
+                known = self.design(number).step(release, state, parameters)
+                self._steps[number] = known
+            return known
+
+    def standing(self, number: int, release: int) -> tuple[str | None, dict[str, float]]:
+        """The stored state in which a step begins (None: the first), and the released parameters."""
+        if release == 0:
+            spec = self.design(number).spec
+            return None, {each.name: each.begins for each in spec.parameters}
+        columns = schema.releases.c
+        chosen = sa.select(columns.state, columns.outcome).where(
+            columns.study == number, columns.release == release - 1
+        )
+        with self.database.read() as connection:
+            found = connection.execute(chosen).one()
+        return found.state, json.loads(found.outcome)["parameters"]
+
+    def parameters(self, study: str) -> tuple[int, dict[str, float]]:
+        """The released parameters and how many steps made them: for everybody who is not asked."""
+        row = self.row(study)
+        return row["release"], self.standing(row["number"], row["release"])[1]
+
+
+def delete_votes(connection: Connection, number: int, release: int | None = None) -> None:
+    """Delete a study's votes: of one step, or all."""
+    gone = sa.delete(schema.votes).where(schema.votes.c.study == number)
+    connection.execute(gone if release is None else gone.where(schema.votes.c.release == release))
+
+
+def spending(account: Account, study: str, delta: float) -> dict[str, float | None]:
+    """What a study and its cohort have spent, and what is left of the cohort's budget."""
+    left = None if account.budget is None else account.remaining()
+    mu, everyone = account.spent(study), account.spent()
+    return {
+        "mu": mu,
+        "epsilon": accounting.epsilon(mu, delta) if mu > 0 else 0.0,
+        "cohort_mu": everyone,
+        "cohort_epsilon": accounting.epsilon(everyone, delta) if everyone > 0 else 0.0,
+        "cohort_mu_left": left,
+    }
+
+
+def check_value(spec: StudySpec, value: float) -> float:
+    """An answer as a loss, or an error that does not repeat it."""
+    loss = spec.answer.loss(value)
+    if loss is None:
+        low, high = spec.answer.range
+        kind = "a number" if spec.answer.kind == "number" else "a whole number"
+        raise InvalidArgument(f"an answer to this study is {kind} from {low:g} to {high:g}.")
+    return loss

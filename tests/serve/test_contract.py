@@ -1,0 +1,48 @@
+"""Schemathesis: what the API's own description allows, and much that it does not, gets no 500."""
+
+import pytest
+import schemathesis
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+
+from blindstep.serve.app import create_app
+from serving import fresh_settings
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory):
+    """The API as it describes itself, with an admin token."""
+    app = create_app(fresh_settings(tmp_path_factory.mktemp("contract")))
+    with TestClient(app):  # its threads run as long as this
+        schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+        yield schema, app.state.service.access.create("admin", None, "contract")[1]
+
+
+def check(operation, mode, token):
+    """Send what schemathesis makes of one operation, with the token and without."""
+    documented = {404, 405, *(int(code) for code in operation.responses.status_codes)}
+
+    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=mode), known=st.booleans())
+    def answered(case, known):
+        headers = {"Authorization": f"Bearer {token}"} if known else {}
+        response = case.call(headers=headers)
+        case.validate_response(response, checks=(not_a_server_error,))
+        assert response.status_code in documented
+
+    answered()
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_whatever_is_sent_the_api_answers_as_it_is_described(described, mode):
+    schema, token = described
+    operations = [found.ok() for found in schema.get_all_operations()]
+    assert len(operations) == 14
+    for operation in operations:
+        # What takes nothing cannot be sent anything wrong.
+        takes = operation.body or operation.path_parameters
+        if mode is GenerationMode.POSITIVE or takes:
+            check(operation, mode, token)

@@ -1,0 +1,225 @@
+"""The service as processes: workers killed, the database stopped, the disk full.
+
+Nothing acknowledged is lost, nothing counts twice, each release happens once, and the result is that of
+an undisturbed run.
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
+
+from blindstep.serve import Client, Refused, schema
+from blindstep.serve.database import Database
+from blindstep.serve.keys import from_file
+from blindstep.serve.studies import Studies
+from blindstep.serve.voting import Status
+from postgres import postgres
+from service_process import serving
+from serving import SECRETS, SPEC, Bench, optimizer_of, tell
+
+PEOPLE = 16 * 24
+
+
+def value_of(person: int, part: int) -> int:
+    """What a person says: a function of who and which question, so that a repeat is the same."""
+    return (person * 2654435761 >> 7) + part & 1
+
+
+class Crowd(threading.Thread):
+    """People who keep trying until the study is over; `acknowledged` is what the service has said."""
+
+    def __init__(self, address, token, study, people):
+        super().__init__(daemon=True)
+        self.client = Client(address, token, patience=60, timeout=10)
+        self.study, self.people = study, people
+        self.acknowledged, self.failed = [], None
+
+    def run(self):
+        try:
+            for person in self.people:
+                self.visit(person)
+        except Exception as error:
+            self.failed = error
+        finally:
+            self.client.close()
+
+    def visit(self, person):
+        while True:
+            question = self.client.ask(self.study, f"person {person}")
+            if question["status"] == "asked":
+                break
+            if question["status"] in ("answered", "over"):
+                return
+            time.sleep(0.02)  # full or closing: the next step will have room
+        while question is not None:
+            value = value_of(person, question["part"])
+            try:
+                taken = self.client.answer(question["token"], value)
+            except Refused as refused:
+                if refused.code == "late":
+                    return
+                raise
+            self.acknowledged.append((question["token"], value))
+            question = taken["next"]
+
+
+def run_disturbed(served, disturb, deadline=600.0, threads=6, people=PEOPLE):
+    """A whole study with `disturb(done)` going on beside it; gives its id and the crowds."""
+    admin = served.client(patience=60)
+    study = admin.create(**(SPEC | {"people": people, "deadline_seconds": deadline}))["id"]
+    token = admin.new_token("site", study)["token"]
+    crowds = [
+        Crowd(served.address, token, study, range(first, people, threads))
+        for first in range(threads)
+    ]
+    done = threading.Event()
+    beside = threading.Thread(target=disturb, args=(done,), daemon=True)
+    for thread in (*crowds, beside):
+        thread.start()
+    for crowd in crowds:
+        crowd.join(300)
+        assert not crowd.is_alive()
+        assert crowd.failed is None, crowd.failed
+    done.set()
+    beside.join(60)
+    until = time.monotonic() + 60
+    while admin.study(study)["status"] != "finished":
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    admin.close()
+    return study, crowds
+
+
+def check_undisturbed(url, key, study, crowds, monkeypatch):
+    """Each release once, each charge once, and the result of an Optimizer with the same answers."""
+    database = Database(url)
+    studies = Studies(database, key)
+    number = studies.number(study)
+    design = studies.design(number)
+    history = studies.history(number)
+    assert len(history) == design.releases
+    answers: dict[int, dict] = {release: {} for release in range(design.releases)}
+    for crowd in crowds:
+        for token, value in crowd.acknowledged:
+            address = key.read_question(token)
+            where = (address.slot, address.part)
+            assert where not in answers[address.release]  # nobody shares a question
+            answers[address.release][where] = 1.0 - value
+    for release, made in enumerate(history):
+        assert made["answered"] == len(answers[release])  # none lost, none twice
+    monkeypatch.setattr("serving.SECRETS", key)
+    optimizer = optimizer_of(studies, study, monkeypatch)
+    for release in range(design.releases):
+        tell(optimizer, study, release, answers[release], design.slots)
+    assert np.array_equal(optimizer.result().means, design.result(history).means)
+    account = studies.account(studies.row(study)["cohort"])
+    assert account.spent() == design.plan.mu
+    assert account.runs[study].next_step == design.releases
+    with database.read() as connection:
+        left = connection.execute(sa.select(sa.func.count()).select_from(schema.votes))
+        assert left.scalar_one() == 0
+    database.close()
+
+
+def key_of(served):
+    return from_file(served.folder / "blindstep.key")
+
+
+def kill_workers(served, kills, chance):
+    """Kill a random worker so many times, at random moments; gives the function that does it."""
+    killed = []
+
+    def disturb(done):
+        while len(killed) < kills and not done.is_set():
+            time.sleep(chance.uniform(0.05, 0.6))
+            workers = served.workers()
+            if workers:
+                os.kill(chance.choice(workers), signal.SIGKILL)
+                killed.append(1)
+
+    return disturb, killed
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_killed_workers_lose_nothing(kind, tmp_path, monkeypatch, request):
+    url = f"sqlite:///{tmp_path}/blindstep.db"
+    if kind == "postgresql":
+        url = request.getfixturevalue("empty_postgres")
+    with serving(tmp_path, database=url, workers=2) as served:
+        disturb, killed = kill_workers(served, 4, random.Random(0))
+        study, crowds = run_disturbed(served, disturb)
+        assert killed
+        check_undisturbed(url, key_of(served), study, crowds, monkeypatch)
+
+
+@pytest.mark.slow
+def test_a_hundred_kills(tmp_path, monkeypatch, empty_postgres):
+    """Study after study until 100 workers were killed under load."""
+    total = 0
+    with serving(tmp_path, database=empty_postgres, workers=2) as served:
+        while total < 100:
+            disturb, killed = kill_workers(served, 100 - total, random.Random(total))
+            study, crowds = run_disturbed(served, disturb)
+            check_undisturbed(empty_postgres, key_of(served), study, crowds, monkeypatch)
+            total += len(killed)
+
+
+def test_a_database_that_stops_and_starts_loses_nothing(tmp_path, monkeypatch):
+    with postgres() as server, serving(tmp_path, database=server.url, workers=1) as served:
+
+        def disturb(done):
+            for _ in range(3):
+                if done.wait(1.0):
+                    return
+                server.stop()
+                time.sleep(0.5)
+                server.start()
+
+        study, crowds = run_disturbed(served, disturb)
+        check_undisturbed(server.url, key_of(served), study, crowds, monkeypatch)
+        assert "a batch failed" in served.log()
+
+
+def test_a_full_disk_refuses_and_then_goes_on(tmp_path, monkeypatch):
+    """SQLite that may not grow says what it says on a full disk; with room it goes on."""
+    room = []
+    bench = Bench(Database(f"sqlite:///{tmp_path}/votes.db"))
+    sa.event.listen(
+        bench.database.engine,
+        "begin",
+        lambda connection: [
+            connection.exec_driver_sql(f"PRAGMA max_page_count={pages}") for pages in room
+        ],
+    )
+    bench.database.migrate()
+    bench.database.check(SECRETS)
+    study, number = bench.create(people=16 * 400)
+    with bench.database.read() as connection:
+        room.append(connection.exec_driver_sql("PRAGMA page_count").scalar_one() + 3)
+    answers = {}
+
+    def fill():
+        for person in range(400):
+            bench.ask(study, f"0-{person}")
+            assert bench.answer(number, 0, {(person, 0): 1.0}) == [Status.ACCEPTED]
+            answers[person, 0] = 1.0
+
+    with pytest.raises(OperationalError, match="full"):
+        fill()
+    row = bench.studies.row(study)
+    assert len(answers) <= row["taken"] <= len(answers) + 1
+    assert row["answered"] == len(answers) == bench.count(schema.votes)
+    room[:] = [10**6]
+    optimizer = optimizer_of(bench.studies, study, monkeypatch)
+    bench.close_step(number)
+    tell(optimizer, study, 0, answers, 400)
+    shown = bench.studies.parameters(study)[1]
+    assert list(shown.values()) == bench.studies.design(number).spec.clamp(optimizer.point).tolist()
+    bench.database.close()
