@@ -23,6 +23,13 @@ def test_the_range_of_an_answer_changes_its_unit_and_nothing_else():
     assert (stars.reach, stars.smoothing) == (votes.reach, votes.smoothing)
 
 
+def test_steps_of_a_given_size_reach_as_far_in_all():
+    usual = bs.plan(dim=6, records=1_000, privacy=BUDGET, questions=2)
+    small = bs.plan(dim=6, records=1_000, privacy=BUDGET, questions=2, first_batch=30)
+    assert (small.first_batch, small.rounds, usual.rounds) == (30, 33, 16)
+    assert small.reach * small.rounds == pytest.approx(usual.reach * usual.rounds)
+
+
 @pytest.mark.parametrize(
     ("given", "word"),
     [
@@ -31,6 +38,7 @@ def test_the_range_of_an_answer_changes_its_unit_and_nothing_else():
         ({"questions": 2, "bounds": bs.Clip(1.0)}, "range"),
         ({"questions": 2, "radius": 1.0, "bounds": bs.Clip(1.0)}, "without a radius"),
         ({"questions": 2, "horizon": 3}, "horizon"),
+        ({"questions": 2, "first_batch": 1_001}, "only 1000 people"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(given, word):

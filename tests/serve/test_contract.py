@@ -3,8 +3,7 @@
 import pytest
 import schemathesis
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
@@ -25,13 +24,21 @@ def check(operation, mode, token):
     """Send what schemathesis makes of one operation, with the token and without."""
     documented = {404, 405, *(int(code) for code in operation.responses.status_codes)}
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(case=operation.as_strategy(generation_mode=mode), known=st.booleans())
-    def answered(case, known):
-        headers = {"Authorization": f"Bearer {token}"} if known else {}
-        response = case.call(headers=headers)
-        case.validate_response(response, checks=(not_a_server_error,))
-        assert response.status_code in documented
+    # The same requests in every run: schemathesis draws from its own caches as well, and with another
+    # seed each time hypothesis would now and then find that out and call the test flaky.
+    @settings(
+        max_examples=15,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def answered(case):
+        for headers in ({"Authorization": f"Bearer {token}"}, {}):
+            response = case.call(headers=headers)
+            case.validate_response(response, checks=(not_a_server_error,))
+            assert response.status_code in documented
 
     answered()
 

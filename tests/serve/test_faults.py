@@ -33,13 +33,18 @@ def value_of(person: int, part: int) -> int:
 
 
 class Crowd(threading.Thread):
-    """People who keep trying until the study is over; `acknowledged` is what the service has said."""
+    """People who keep trying until the study is over.
+
+    `acknowledged` is what the service has said it has. `unheard` are answers to which it said "late":
+    here steps close only when they are full, so such an answer was stored, its reply died with the
+    worker, and by the next try the step was over.
+    """
 
     def __init__(self, address, token, study, people):
         super().__init__(daemon=True)
         self.client = Client(address, token, patience=60, timeout=10)
         self.study, self.people = study, people
-        self.acknowledged, self.failed = [], None
+        self.acknowledged, self.unheard, self.failed = [], [], None
 
     def run(self):
         try:
@@ -63,9 +68,10 @@ class Crowd(threading.Thread):
             try:
                 taken = self.client.answer(question["token"], value)
             except Refused as refused:
-                if refused.code == "late":
-                    return
-                raise
+                if refused.code != "late":
+                    raise
+                self.unheard.append((question["token"], value))
+                return
             self.acknowledged.append((question["token"], value))
             question = taken["next"]
 
@@ -107,7 +113,7 @@ def check_undisturbed(url, key, study, crowds, monkeypatch):
     assert len(history) == design.releases
     answers: dict[int, dict] = {release: {} for release in range(design.releases)}
     for crowd in crowds:
-        for token, value in crowd.acknowledged:
+        for token, value in crowd.acknowledged + crowd.unheard:
             address = key.read_question(token)
             where = (address.slot, address.part)
             assert where not in answers[address.release]  # nobody shares a question

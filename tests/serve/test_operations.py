@@ -185,6 +185,8 @@ def test_a_session_ends_with_its_token_and_cannot_be_forged(tmp_path):
         {"parameters": [{"name": "a", "low": 0, "high": 1, "start": 2}]},
         {"parameters": [{"name": "a", "low": 0, "high": 1}] * 2},
         {"people": 15},
+        {"people": 1_000, "slots": 1_001},
+        {"people": 10_000, "slots": 9},
         {"epsilon": 0},
         {"delta": 0.5},
         {"answer": {"kind": "number"}},

@@ -6,11 +6,11 @@ times the root mean square of the start, unless `Optimizer` is given others), an
 range. Each person is asked along a direction of their own, at a + h u and a - h u, so that a batch
 shows the whole gradient.
 
-- steps T: 16, everybody in one of them. Everybody is asked once, so the noise on the mean of a step is
+- steps T: 16, or as many as batches of a given size make; everybody is in one of them. Everybody is asked once, so the noise on the mean of a step is
   in proportion to T, and on the sum of all steps to T^(3/2): few steps of many people.
 - smoothing h: sqrt(d), each parameter moved by about one unit. Two answers differ the more, the
   farther apart the questions are; the distance falls to a tenth as the run goes on.
-- reach: 0.13 sqrt(d), falling to 0.
+- reach: 0.13 sqrt(d) 16/T, falling to 0: all steps together are as long for any T.
 
 `python -m benchmarks.no_knobs --only votes` measures how good it is.
 """
@@ -28,7 +28,13 @@ _STEPS, _REACH = 16, 0.13
 
 
 def plan_questions(
-    *, dim: int, records: int, privacy: Privacy, questions: int, bounds: Bounds | None = None
+    *,
+    dim: int,
+    records: int,
+    privacy: Privacy,
+    questions: int,
+    bounds: Bounds | None = None,
+    first_batch: int | None = None,
 ) -> Plan:
     """The plan for `records` people who answer so many questions each.
 
@@ -38,6 +44,7 @@ def plan_questions(
         privacy: the budget.
         questions: how many each person answers: 2, or another even number.
         bounds: the range of an answer, such as Range(1, 5); Range(0, 1) if left out.
+        first_batch: people of a step; a sixteenth of them if left out.
     """
     dim, records = count("dim", dim), count("records", records)
     directions = count("questions", questions) // 2
@@ -52,8 +59,11 @@ def plan_questions(
     asked = bounds or Range(0, 1)
     if not math.isfinite(asked.width):
         raise InvalidArgument("bounds without a range: say between what answers lie, Range(1, 5).")
-    steps = min(_STEPS, records)
-    smoothing, reach = math.sqrt(dim), _REACH * math.sqrt(dim)
+    batch = count("first_batch", first_batch or max(1, records // _STEPS))
+    if batch > records:
+        raise InvalidArgument(f"first_batch {batch}: there are only {records} people.")
+    steps = records // batch if first_batch else min(_STEPS, records)
+    smoothing, reach = math.sqrt(dim), _REACH * math.sqrt(dim) * _STEPS / steps
     # d/q (f+ - f-) / 2h along q directions, of answers that differ by all they can.
     longest = math.sqrt(dim / directions) * asked.width / 2.0
     made = Plan(
@@ -66,8 +76,8 @@ def plan_questions(
         horizon=1,
         period=1,
         rounds=steps,
-        first_batch=records // steps,
-        diff_batch=records // steps,
+        first_batch=batch,
+        diff_batch=batch,
         directions=directions,
         smoothing=smoothing,
         radius=smoothing + reach,

@@ -232,6 +232,7 @@ def _spec(fields: dict[str, str]) -> StudySpec:
             "parameters": parameters,
             "people": fields.get("people", ""),
             "epsilon": fields.get("epsilon", ""),
+            "slots": fields.get("slots") or None,
             "deadline_seconds": 3600.0 * float(fields.get("hours") or 24),
             "close": fields.get("close", "full"),
             "answer": answer,

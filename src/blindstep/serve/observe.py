@@ -1,9 +1,9 @@
 """What is seen of a service from outside: logs without identifiers or values, metrics without votes.
 
 A log line is JSON: when, what, which route (its template, never the path), status and milliseconds.
-Metrics count requests by group. Questions and answers are one group: how many people answered is not
-for those who read metrics. What was released, and what it cost, is public and is read from the
-database.
+Metrics count requests by group, but not those of people: one request more or less would tell, without
+noise, whether somebody answered. Of questions and answers there are latencies and failures. What was
+released, and what it cost, is public and is read from the database.
 """
 
 from __future__ import annotations
@@ -13,10 +13,18 @@ import logging
 import os
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
 from prometheus_client.core import GaugeMetricFamily
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,6 +46,15 @@ _seconds = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
     registry=_registry,
 )
+_of_people = Gauge(
+    "blindstep_people_seconds",
+    "Seconds from a question or an answer to its response: quantiles of the last 1,000, the worst worker.",
+    ["quantile"],
+    registry=_registry,
+    multiprocess_mode="livemax",
+)
+_recent: deque[float] = deque(maxlen=1_000)
+_told = 0.0  # when the quantiles were last computed
 
 
 class JsonLines(logging.Formatter):
@@ -76,6 +93,22 @@ def group_of(route: str) -> str:
     return "health" if route in ("/healthz", "/readyz", "/metrics") else "dashboard"
 
 
+def _count(group: str, status: int, took: float) -> None:
+    """Count a request. One of people leaves its latency, and a trace in a count only if it failed here."""
+    global _told
+    if group != "people" or status >= 500:
+        _requests.labels(group, f"{status // 100}xx").inc()
+    if group != "people":
+        _seconds.labels(group).observe(took)
+        return
+    _recent.append(took)
+    if time.monotonic() - _told >= 1.0:
+        _told, ordered = time.monotonic(), sorted(_recent)
+        for quantile in (0.5, 0.99):
+            place = min(int(quantile * len(ordered)), len(ordered) - 1)
+            _of_people.labels(quantile).set(ordered[place])
+
+
 class Observer:
     """Times every request, counts it, and logs it by the template of its route."""
 
@@ -100,9 +133,7 @@ class Observer:
         finally:
             took = time.perf_counter() - began
             route = getattr(scope.get("route"), "path", "unmatched")
-            group = group_of(route)
-            _requests.labels(group, f"{status // 100}xx").inc()
-            _seconds.labels(group).observe(took)
+            _count(group_of(route), status, took)
             if log.isEnabledFor(logging.DEBUG) or status >= 500:
                 said = {"route": route, "status": status, "ms": round(1000 * took, 1)}
                 log.log(logging.ERROR if status >= 500 else logging.DEBUG, "request", extra=said)

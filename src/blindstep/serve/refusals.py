@@ -26,7 +26,7 @@ from blindstep.serve.writer import Unavailable
 _MODELS = (StudySpec, Parameter, Answer, Person, OneAnswer, ManyAnswers, NewToken)
 _NAMES = {"body", "query", "path", *(name for model in _MODELS for name in model.model_fields)}
 _OF_STATUS = {
-    Status.LATE: (410, "the step of this question is over; its answer counts as not given."),
+    Status.LATE: (410, "the step of this question is over: an answer counts if it came before."),
     Status.OVER: (410, "the study is over."),
     Status.UNKNOWN: (404, "no such question is open."),
 }

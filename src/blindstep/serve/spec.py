@@ -21,6 +21,8 @@ from blindstep.private.statement import Privacy
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")]
 Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+# A step is released in one transaction: a million slots of 8 parameters hold it for about 3 seconds.
+_MOST_SLOTS, _MOST_STEPS = 1_000_000, 1_000
 Real = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 
 
@@ -98,6 +100,10 @@ class StudySpec(_Strict):
     epsilon: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     answer: Answer = Answer()
+    slots: Annotated[
+        int | None,
+        Field(ge=1, le=_MOST_SLOTS, description="People asked in a step; people / 16 if left out."),
+    ] = None
     deadline_seconds: Annotated[
         float, Field(gt=0, le=3.2e7, description="A step closes at the latest after so long.")
     ] = 86_400.0
@@ -119,6 +125,8 @@ class StudySpec(_Strict):
         names = [parameter.name for parameter in self.parameters]
         if len(set(names)) < len(names):
             raise ValueError("two parameters have the same name")
+        if self.slots is not None and not 1 <= self.people // self.slots <= _MOST_STEPS:
+            raise ValueError(f"slots must be at most people, and at least people / {_MOST_STEPS}")
         if self.delta is not None and self.delta * self.people >= 1:
             raise ValueError("delta must be below 1 / people: leave it out")
         return self
@@ -131,12 +139,14 @@ class StudySpec(_Strict):
 
     def plan(self) -> Plan:
         """The plan: two questions a person, answers as losses from 0 to 1."""
+        slots = _MOST_SLOTS if self.people // 16 > _MOST_SLOTS else None
         return plan(
             dim=len(self.parameters),
             records=self.people,
             privacy=self.privacy,
             questions=2,
             bounds=Range(0, 1),
+            first_batch=self.slots or slots,
         )
 
     @property
