@@ -6,8 +6,9 @@ times the root mean square of the start, unless `Optimizer` is given others), an
 range. Each person is asked along a direction of their own, at a + h u and a - h u, so that a batch
 shows the whole gradient.
 
-- steps T: 16, or as many as batches of a given size make; everybody is in one of them. Everybody is asked once, so the noise on the mean of a step is
-  in proportion to T, and on the sum of all steps to T^(3/2): few steps of many people.
+- steps T: 16, or as many as batches of a given size make; everybody is in one of them. Everybody is
+  asked once, so the noise on the mean of a step is in proportion to T, and on the sum of all steps to
+  T^(3/2): few steps of many people.
 - smoothing h: sqrt(d), each parameter moved by about one unit. Two answers differ the more, the
   farther apart the questions are; the distance falls to a tenth as the run goes on.
 - reach: 0.13 sqrt(d) 16/T, falling to 0: all steps together are as long for any T.

@@ -101,17 +101,22 @@ class Database:
         """Wait for one's turn to write to an SQLite file.
 
         SQLite itself waits by sleeping, up to 100 ms at a time; a lock on a file beside it wakes the
-        next writer at once. It is there for speed alone: BEGIN IMMEDIATE is what keeps writers apart.
+        next writer at once. Who waits for the turn holds a second lock, that of the place in front:
+        so a busy worker cannot take turn after turn while another one waits. Both are there for speed
+        alone: BEGIN IMMEDIATE is what keeps writers apart.
         """
         if self._lock is None or fcntl is None:
             yield
             return
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
+        in_front = _locked_file(f"{self._lock}-next")
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            turn = _locked_file(self._lock)
+        finally:
+            os.close(in_front)
+        try:
             yield
         finally:
-            os.close(descriptor)
+            os.close(turn)
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
@@ -205,6 +210,14 @@ def is_passing(error: Exception) -> bool:
     return isinstance(error, OperationalError) or bool(
         getattr(error, "connection_invalidated", False)
     )
+
+
+def _locked_file(path: str) -> int:
+    """A descriptor that holds the lock on a file until it is closed."""
+    assert fcntl is not None
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

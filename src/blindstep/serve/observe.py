@@ -48,7 +48,7 @@ _seconds = Histogram(
 )
 _of_people = Gauge(
     "blindstep_people_seconds",
-    "Seconds from a question or an answer to its response: quantiles of the last 1,000, the worst worker.",
+    "Seconds from a question or answer to its response: of the last 1,000, in the slowest worker.",
     ["quantile"],
     registry=_registry,
     multiprocess_mode="livemax",
@@ -94,7 +94,7 @@ def group_of(route: str) -> str:
 
 
 def _count(group: str, status: int, took: float) -> None:
-    """Count a request. One of people leaves its latency, and a trace in a count only if it failed here."""
+    """Count a request. One of people leaves its latency, and is counted only if it failed here."""
     global _told
     if group != "people" or status >= 500:
         _requests.labels(group, f"{status // 100}xx").inc()
