@@ -310,6 +310,9 @@ def test_metrics_are_the_same_whether_or_not_somebody_answers(site):
     for token, status in ((question["token"], 200), ("none", 401)):
         assert site.post("/v1/answers", body={"token": token, "value": 1}).status_code == status
     site.ask(SECRET_PERSON)
+    assert site.send("GET", f"/v1/studies/{site.study}/parameters", site.site).status_code == 200
+    assert site.client.get("/static/blindstep.js").status_code == 200
+    site.client.options("/v1/answers")  # what a browser sends before a vote
     assert told() == before
 
 

@@ -114,7 +114,7 @@ def check_undisturbed(url, key, study, crowds, monkeypatch):
     answers: dict[int, dict] = {release: {} for release in range(design.releases)}
     for crowd in crowds:
         for token, value in crowd.acknowledged + crowd.unheard:
-            address = key.read_question(token)
+            address = key.read_question(token).address
             where = (address.slot, address.part)
             assert where not in answers[address.release]  # nobody shares a question
             answers[address.release][where] = 1.0 - value
@@ -122,8 +122,10 @@ def check_undisturbed(url, key, study, crowds, monkeypatch):
         assert made["answered"] == len(answers[release])  # none lost, none twice
     monkeypatch.setattr("serving.SECRETS", key)
     optimizer = optimizer_of(studies, study, monkeypatch)
+    salts = kept_salts(database, number)
     for release in range(design.releases):
-        tell(optimizer, study, release, answers[release], design.slots)
+        given = (study, design.attempt, release, salts[release], answers[release])
+        tell(optimizer, *given, design.slots)
     assert np.array_equal(optimizer.result().means, design.result(history).means)
     account = studies.account(studies.row(study)["cohort"])
     assert account.spent() == design.plan.mu
@@ -132,6 +134,35 @@ def check_undisturbed(url, key, study, crowds, monkeypatch):
         left = connection.execute(sa.select(sa.func.count()).select_from(schema.votes))
         assert left.scalar_one() == 0
     database.close()
+
+
+# The service forgets the salts of its noise: to compare bits, the database is made to keep them.
+_KEEP = """CREATE TABLE kept
+(study INTEGER, release INTEGER, salt BYTEA, PRIMARY KEY (study, release))"""
+_KEEP_SQLITE = """CREATE TRIGGER keep AFTER UPDATE ON studies WHEN NEW.salt IS NOT NULL BEGIN
+INSERT OR IGNORE INTO kept VALUES (NEW.number, NEW.release, NEW.salt); END"""
+_KEEP_POSTGRES = """CREATE FUNCTION keep() RETURNS trigger AS $$ BEGIN
+IF NEW.salt IS NOT NULL THEN
+INSERT INTO kept VALUES (NEW.number, NEW.release, NEW.salt) ON CONFLICT DO NOTHING; END IF;
+RETURN NEW; END $$ LANGUAGE plpgsql"""
+_ON_UPDATE = "CREATE TRIGGER keep AFTER UPDATE ON studies FOR EACH ROW EXECUTE FUNCTION keep()"
+
+
+def keep_salts(url):
+    database = Database(url)
+    sqlite = database.kind == "sqlite"
+    with database.begin() as connection:
+        for each in (_KEEP, *([_KEEP_SQLITE] if sqlite else [_KEEP_POSTGRES, _ON_UPDATE])):
+            connection.exec_driver_sql(each)
+    database.close()
+
+
+def kept_salts(database, number):
+    with database.read() as connection:
+        found = connection.execute(
+            sa.text(f"SELECT release, salt FROM kept WHERE study = {number}")
+        )
+        return {release: bytes(salt) for release, salt in found}
 
 
 def key_of(served):
@@ -159,6 +190,7 @@ def test_killed_workers_lose_nothing(kind, tmp_path, monkeypatch, request):
     if kind == "postgresql":
         url = request.getfixturevalue("empty_postgres")
     with serving(tmp_path, database=url, workers=2) as served:
+        keep_salts(url)
         disturb, killed = kill_workers(served, 4, random.Random(0))
         study, crowds = run_disturbed(served, disturb)
         assert killed
@@ -170,6 +202,7 @@ def test_a_hundred_kills(tmp_path, monkeypatch, empty_postgres):
     """Study after study until 100 workers were killed under load."""
     total = 0
     with serving(tmp_path, database=empty_postgres, workers=2) as served:
+        keep_salts(empty_postgres)
         while total < 100:
             disturb, killed = kill_workers(served, 100 - total, random.Random(total))
             study, crowds = run_disturbed(served, disturb)
@@ -179,6 +212,7 @@ def test_a_hundred_kills(tmp_path, monkeypatch, empty_postgres):
 
 def test_a_database_that_stops_and_starts_loses_nothing(tmp_path, monkeypatch):
     with postgres() as server, serving(tmp_path, database=server.url, workers=1) as served:
+        keep_salts(server.url)
 
         def disturb(done):
             for _ in range(3):
@@ -225,7 +259,7 @@ def test_a_full_disk_refuses_and_then_goes_on(tmp_path, monkeypatch):
     room[:] = [10**6]
     optimizer = optimizer_of(bench.studies, study, monkeypatch)
     bench.close_step(number)
-    tell(optimizer, study, 0, answers, 400)
+    tell(optimizer, study, row["attempt"], 0, bench.salts[study, 0], answers, 400)
     shown = bench.studies.parameters(study)[1]
     assert list(shown.values()) == bench.studies.design(number).spec.clamp(optimizer.point).tolist()
     bench.database.close()

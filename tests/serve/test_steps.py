@@ -1,6 +1,5 @@
 """A study's steps: the Optimizer's run bit for bit, one slot a person, each release once."""
 
-import sqlite3
 import threading
 
 import numpy as np
@@ -10,7 +9,6 @@ import sqlalchemy as sa
 from blindstep.ledger.refusals import BudgetExceeded, LedgerDamaged, RecordsConsumed
 from blindstep.serve import closing, schema
 from blindstep.serve.accounts import LedgerPort, Run, open_ledger
-from blindstep.serve.database import Database
 from blindstep.serve.keys import Address, DamagedVote
 from blindstep.serve.studies import NoSuchStudy, Studies, WrongState
 from blindstep.serve.voting import Status
@@ -28,7 +26,8 @@ def test_a_study_is_the_run_of_an_optimizer(bench, monkeypatch):
             shown = step.show(*divmod(place, 2))
             assert list(shown.values()) == design.spec.clamp(point).tolist()
         answers = bench.run_step(study, number)
-        tell(optimizer, study, release, answers, design.slots)
+        salt = bench.salts[study, release]
+        tell(optimizer, study, design.attempt, release, salt, answers, design.slots)
     result, ours = optimizer.result(), design.result(bench.studies.history(number))
     assert np.array_equal(result.means, ours.means)
     assert np.array_equal(result.history.gradient_norm, ours.history.gradient_norm)
@@ -126,7 +125,7 @@ def test_of_two_workers_that_close_a_step_one_wins(bench):
     workers = [Studies(bench.database, SECRETS) for _ in range(3)]
     for worker in workers:
         worker.design(number).compile()
-    assert all(closing.freeze(worker, number) for worker in workers)
+    assert [closing.freeze(worker, number) for worker in workers] == [True, False, False]
     together, won = threading.Barrier(3), []
 
     def close(worker):
@@ -180,10 +179,12 @@ def test_a_release_that_is_rolled_back_comes_out_the_same(bench, monkeypatch):
 
 
 def test_other_votes_get_other_noise(bench):
-    names = [SECRETS.noise("study", 0, 3, votes).words().tolist() for votes in ("a", "a", "b")]
-    assert names[0] == names[1] != names[2]
-    assert SECRETS.noise("study", 0, 4, "a").words().tolist() != names[0]
-    assert SECRETS.noise("study", 1, 3, "a").words().tolist() != names[0]
+    given = ("study", "attempt", 3, b"salt", "votes")
+    changed = [("other",), ("study", "other"), ("study", "attempt", 4), (*given[:3], b"other")]
+    changed += [(*given[:4], "other"), given]
+    keys = {tuple(SECRETS.noise(*(c + given[len(c) :])).words().tolist()) for c in changed}
+    assert len(keys) == len(changed)
+    assert tuple(SECRETS.noise(*given).words().tolist()) in keys
 
 
 def test_a_study_that_does_not_fit_into_its_cohort_is_refused(bench):
@@ -197,11 +198,16 @@ def test_a_study_that_does_not_fit_into_its_cohort_is_refused(bench):
 def test_a_charge_is_taken_once(bench):
     study, number = bench.create()
     row, plan = bench.studies.row(study), bench.studies.design(number).plan
-    run, answers = Run(study, row["cohort"], 0, plan), np.zeros(12)
+    port = LedgerPort(Run(study, row["cohort"], row["attempt"], plan), SECRETS, b"salt")
+    with pytest.raises(AssertionError, match="inside its transaction"):
+        port.charge(0, 1, np.zeros(12))
     with bench.database.begin() as connection:
-        LedgerPort(open_ledger(connection, row["cohort"]), run, SECRETS).charge(0, 1, answers)
-    with pytest.raises(RecordsConsumed), bench.database.begin() as connection:
-        LedgerPort(open_ledger(connection, row["cohort"]), run, SECRETS).charge(0, 1, answers)
+        port.ledger = open_ledger(connection, row["cohort"])
+        port.charge(0, 1, np.zeros(12))
+    with bench.database.begin() as connection:
+        port.ledger = open_ledger(connection, row["cohort"])
+        with pytest.raises(RecordsConsumed):
+            port.charge(0, 1, np.zeros(12))
 
 
 def test_a_line_of_the_ledger_that_was_changed_is_found(bench):
@@ -244,7 +250,46 @@ def test_a_step_closes_early_only_where_that_was_asked_for(bench):
         bench.ask(study, *map(str, range(6)))
         bench.answer(number, 0, {(s, p): 1.0 for s in range(6) for p in (0, 1)})
         assert closing.freeze(bench.studies, number) is early
-        assert (number in closing.Keeper(bench.studies).look_at_all()[0]) is early
+        due = [row["number"] for row in closing.Keeper(bench.studies).look_at_all()[0]]
+        assert (number in due) is early
+
+
+def test_deadlines_lie_on_a_grid_where_time_is_to_tell_nothing(bench, monkeypatch):
+    """Whenever a step is released, at the deadline or long after it, and however many answered."""
+    monkeypatch.setattr(closing.time, "sleep", waited := [].append)
+    study, number = bench.create(close="deadline", deadline_seconds=100)
+    began, clock = bench.studies.row(study)["deadline"], bench.database.now
+    for late, after in ((0.3, 1), (0.7, 2), (250.0, 5)):
+        deadline = bench.studies.row(study)["deadline"]
+        monkeypatch.setattr(bench.database, "now", lambda _, at=deadline + late: at)
+        assert closing.freeze(bench.studies, number)
+        assert closing.release(bench.studies, number)
+        assert bench.studies.row(study)["deadline"] == began + 100 * after
+    monkeypatch.setattr(bench.database, "now", clock)
+    tick = 1 + 6 / 20_000
+    assert waited.__self__ == pytest.approx([tick - 0.3, tick - 0.7, -250 % tick])
+
+
+def test_who_was_asked_is_forgotten_when_a_study_is_over(bench):
+    for finish in (bench.run, lambda study, _: bench.studies.close(study)):
+        study, number = bench.create()
+        bench.run_step(study, number)
+        assert bench.count(schema.asked) == 6
+        finish(study, number)
+        assert bench.count(schema.asked) == bench.count(schema.votes) == 0
+        assert bench.ask(study, "0-0")[0].status is Status.OVER
+
+
+def test_a_step_that_another_worker_froze_is_left_to_it_for_a_while(bench, monkeypatch):
+    study, number = bench.create()
+    bench.past_deadline(number)
+    assert closing.freeze(bench.studies, number)
+    keeper, now = closing.Keeper(bench.studies), [100.0]
+    monkeypatch.setattr(closing.time, "monotonic", lambda: now[0])
+    for now[0], released in ((100.0, 0), (102.9, 0), (103.1, 1)):
+        for row in keeper.look_at_all()[0]:
+            keeper._close(row)
+        assert bench.studies.row(study)["release"] == released
 
 
 def test_a_clock_that_jumps_closes_a_step_once_and_loses_nothing(bench, monkeypatch):
@@ -258,48 +303,6 @@ def test_a_clock_that_jumps_closes_a_step_once_and_loses_nothing(bench, monkeypa
             closing.release(bench.studies, number)
     assert bench.studies.row(study)["release"] == 1
     assert bench.studies.history(number)[0]["answered"] == 2
-
-
-@pytest.mark.parametrize("released", [0, 1])
-def test_a_restored_copy_is_charged_again_or_closed(bench, released):
-    """Also where the copy is older than the first release, whose charge was lost with it."""
-    study, number = bench.create(cohort="readers", budget_epsilon=1.6)
-    for _ in range(released):
-        bench.run_step(study, number)
-    mu = bench.studies.design(number).plan.mu
-    assert bench.studies.restored() == [study]
-    assert bench.studies.account("readers").spent() == mu  # as if all of it had been released
-    bench.run_step(study, number)
-    assert bench.studies.account("readers").spent() == pytest.approx(mu * 2**0.5)
-    bench.run_step(study, number)
-    assert bench.studies.restored() == []  # a third time is more than the budget
-    assert bench.studies.row(study)["status"] == "closed"
-
-
-def test_the_back_up_drill(tmp_path):
-    """Copy, go on, lose it, restore, say so: other votes then get other noise, and all is paid."""
-    paths = [tmp_path / name for name in ("votes.db", "copy.db")]
-    benches = [Bench(Database(f"sqlite:///{path}")) for path in paths]
-    first = benches[0]
-    first.database.migrate()
-    study, number = first.create()
-    first.run_step(study, number)
-    source, copy = (sqlite3.connect(path) for path in paths)
-    source.backup(copy)
-    source.close()
-    copy.close()
-    first.run_step(study, number)  # released, and then the disk is lost
-    restored = benches[1]
-    assert restored.studies.row(study)["release"] == 1
-    assert restored.studies.restored() == [study]
-    restored.run_step(study, number)  # the very same votes, under another attempt
-    lost, made = (each.studies.history(number)[1]["told"][0] for each in benches)
-    assert lost != made
-    plan = restored.studies.design(number).plan
-    spent = restored.studies.account(restored.studies.row(study)["cohort"]).spent()
-    assert spent == pytest.approx(plan.mu * 2**0.5)
-    for each in benches:
-        each.database.close()
 
 
 def test_a_vote_under_another_key_stops_the_release(bench):

@@ -38,6 +38,9 @@ class Bench:
 
     def __init__(self, database: Database) -> None:
         self.database, self.studies = database, Studies(database, SECRETS)
+        self.salts: dict[
+            tuple[str, int], bytes
+        ] = {}  # of released steps: the database forgets them
 
     def create(self, **changed) -> tuple[str, int]:
         study = self.studies.create(spec(**changed))
@@ -63,6 +66,8 @@ class Bench:
     def close_step(self, number):
         self.past_deadline(number)
         assert closing.freeze(self.studies, number)
+        row = self.studies.row(self.studies.name(number))
+        self.salts[row["id"], row["release"]] = bytes(row["salt"])
         assert closing.release(self.studies, number)
 
     def count(self, table) -> int:
@@ -106,19 +111,27 @@ def votes(number, release, answers):
 def optimizer_of(studies: Studies, study: str, monkeypatch) -> bs.Optimizer:
     """An Optimizer with a study's plan, units and public key."""
     design = studies.design(studies.number(study))
-    keys = Keys(SECRETS.noise(study, 0, None, ""), design.public, seeded=False)
+    keys = Keys(SECRETS.run_name(study, design.attempt), design.public, seeded=False)
     monkeypatch.setattr(session, "fresh_keys", lambda seed=None: keys)
     scales = design.spec.scales()
     return bs.Optimizer(design.plan, np.asarray(scales.origin), scales=scales)
 
 
-def tell(optimizer: bs.Optimizer, study: str, release: int, answers, slots: int) -> None:
+def tell(
+    optimizer: bs.Optimizer,
+    study: str,
+    attempt: str,
+    release: int,
+    salt: bytes,
+    answers,
+    slots: int,
+) -> None:
     """Tell an Optimizer the answers of a step, under the noise key that the study has for them."""
     values = np.full(2 * slots, np.nan)
     for (slot, part), loss in answers.items():
         values[2 * slot + part] = loss
-    name = votes_name(SECRETS, study, release, values)
-    optimizer._gate._key = SECRETS.noise(study, 0, release, name)
+    name = votes_name(SECRETS, study, release, salt, values)
+    optimizer._gate._key = SECRETS.noise(study, attempt, release, salt, name)
     optimizer.tell(optimizer.ask(), values)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from typing import Annotated, Any
 
@@ -48,8 +49,9 @@ def _opened(settings: Any) -> tuple[Any, Any]:
 
     secrets = settings.secrets(make=True)
     tables = Tables(settings.database)
-    tables.migrate()
-    tables.check(secrets)
+    with tables.explained():
+        tables.migrate()
+        tables.check(secrets)
     return tables, secrets
 
 
@@ -79,6 +81,7 @@ def start(
     try:
         origins = None if origin is None else tuple(origin)
         settings = _settings(database, key_file, origins=origins, secure_cookies=secure_cookies)
+        _require_port(host, port)
         tables, secrets = _opened(settings)
         from blindstep.serve.access import Access
 
@@ -97,6 +100,19 @@ def start(
     _run(settings, host, port, workers)
 
 
+def _require_port(host: str, port: int) -> None:
+    """Refuse a place where nothing can listen, before a token is made that nobody would see again."""
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(kind) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+    except OSError as error:
+        raise InvalidArgument(
+            f"cannot listen on {host}:{port} ({error.strerror}): give another --port or --host."
+        ) from None
+
+
 def _run(settings: Any, host: str, port: int, workers: int) -> None:
     import uvicorn
 
@@ -113,6 +129,7 @@ def _run(settings: Any, host: str, port: int, workers: int) -> None:
             log_level="warning",
             timeout_graceful_shutdown=10,
             server_header=False,
+            proxy_headers=False,  # anybody could write them, and have as many addresses as they like
         )
 
 
@@ -130,7 +147,10 @@ def token(
             raise InvalidArgument("--scope admin or metrics, or --scope site with --study ID.")
         tables, secrets = _opened(_settings(database, key_file))
         from blindstep.serve.access import Access
+        from blindstep.serve.studies import Studies
 
+        if study is not None:
+            Studies(tables, secrets).number(study)
         print(Access(tables, secrets).create(scope, study, label)[1])
     except BlindstepError as error:
         fail(error, as_json=False)
@@ -147,15 +167,36 @@ def migrate(database: Database = None, key_file: KeyFile = None) -> None:
 
 
 @serve.command()
-def restored(database: Database = None, key_file: KeyFile = None) -> None:
-    """Say that the database was restored from a copy: running studies pay for what may be lost."""
-    try:
-        tables, secrets = _opened(_settings(database, key_file))
-        from blindstep.serve.studies import Studies
+def restored(
+    lost: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="COHORT=MU: what studies took that were made after the copy. Once for each cohort."
+        ),
+    ] = None,
+    database: Database = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Say that the database was restored from a copy: running studies pay for what may be lost.
 
-        going_on = Studies(tables, secrets).restored()
+    Once for each time that this copy was restored, before the service is started.
+    """
+    try:
+        charges = dict(_charge(given) for given in lost or ())
+        tables, secrets = _opened(_settings(database, key_file))
+        from blindstep.serve.restoring import restored as charge
+
+        going_on = charge(tables, secrets, charges)
         print(
             f"{len(going_on)} studies go on, charged again; the others did not fit into their budget."
         )
     except BlindstepError as error:
         fail(error, as_json=False)
+
+
+def _charge(given: str) -> tuple[str, float]:
+    cohort, _, mu = given.rpartition("=")
+    try:
+        return cohort, float(mu)
+    except ValueError:
+        raise InvalidArgument(f"--lost {given}: write COHORT=MU, such as readers=0.24.") from None

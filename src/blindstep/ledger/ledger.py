@@ -119,7 +119,7 @@ class Ledger:
         """The name of a noise key (`names`): always the same in this ledger, another elsewhere."""
         return names.key_id(key, self.account.id)
 
-    def admit(self, identity: RunIdentity, *, recharge: bool = False) -> None:
+    def admit(self, identity: RunIdentity, *, recharge: bool = False, past: bool = False) -> None:
         """Raise what `register` would raise for this run; write nothing."""
         path, name = self._journal.path, identity.run
         for other in self.account.runs.values():
@@ -138,7 +138,8 @@ class Ledger:
             )
         run = self.account.runs.get(name)
         if run is None:
-            self._require_budget(name, [identity.mu_per_pass] * identity.passes)
+            if not past:
+                self._require_budget(name, [identity.mu_per_pass] * identity.passes)
             return
         if changed := identity.changed_from(run.identity):
             raise LedgerMismatch(
@@ -152,16 +153,20 @@ class Ledger:
                 "recharge=True goes on with a new one and pays for the records again."
             )
 
-    def register(self, identity: RunIdentity, *, recharge: bool = False) -> RunAccount:
+    def register(
+        self, identity: RunIdentity, *, recharge: bool = False, past: bool = False
+    ) -> RunAccount:
         """Announce a run before its first step, or recognise it when it is resumed.
 
         Refuses a plan, data, cost or delta other than the run had; a unit other than the ledger's
         runs have; a noise key that another run used; a new run that does not fit into the budget as
         a whole. After a run's first step it
         also refuses a new noise key, unless `recharge` accepts to pay again for every pass touched
-        from now on. Of the account that it returns, steps before `next_step` may have been seen.
+        from now on. `past` says that the run has happened and is only written down: it is taken into
+        account even beyond the budget. Of the account that it returns, steps before `next_step` may
+        have been seen.
         """
-        self.admit(identity, recharge=recharge)
+        self.admit(identity, recharge=recharge, past=past)
         run = self.account.runs.get(identity.run)
         if run is None or run.attempt(identity.noise_key) is None:
             self._write({"kind": "run", **asdict(identity)})
@@ -178,6 +183,7 @@ class Ledger:
         count: int = 1,
         *,
         replay: bool = False,
+        past: bool = False,
         answers: str | None = None,
     ) -> None:
         """Announce that steps first .. first + count - 1 of a run will now be released.
@@ -186,7 +192,8 @@ class Ledger:
         begun before under the same key are refused, unless `replay` declares that they will be
         repeated bit for bit (see the module's text); other steps of the range are begun as usual.
         `answers` names what a single step is released from (`names.answers_id`); a step that was
-        begun with other answers is refused in any case. Costs one fsync.
+        begun with other answers is refused in any case. `past` says that these steps were released
+        and are only written down: they are charged even beyond the budget. Costs one fsync.
         """
         path = self._journal.path
         if run not in self._active:
@@ -226,7 +233,8 @@ class Ledger:
             )
         touched = identity.passes_of(first, count)
         new = [[index, identity.mu_per_pass] for index in touched if index not in attempt.charges]
-        self._require_budget(run, [mu for _, mu in new])
+        if not past:
+            self._require_budget(run, [mu for _, mu in new])
         body = {"kind": "intent", "run": run, "attempt": self._active[run], "first": first}
         named = {} if answers is None else {"answers": answers}
         self._write({**body, "count": count, "charges": new, **named})

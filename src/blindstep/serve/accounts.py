@@ -7,6 +7,7 @@ and chained as in a file: one that was changed or taken out is found when the le
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,12 +18,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from blindstep.ledger import fingerprints, names
-from blindstep.ledger.account import SCHEMA, Account, RunIdentity
+from blindstep.ledger.account import ROUNDING, SCHEMA, Account, RunAccount, RunIdentity
 from blindstep.ledger.journal import NOTHING_BEFORE, Head, scan
 from blindstep.ledger.ledger import Ledger
-from blindstep.ledger.refusals import LedgerMismatch
+from blindstep.ledger.refusals import BudgetExceeded, LedgerMismatch
 from blindstep.ledger.sealed_json import seal, unseal
 from blindstep.optimize.plan import Plan
+from blindstep.private import accounting
 from blindstep.private.accounting import PERSON
 from blindstep.serve import schema
 from blindstep.serve.keys import Secrets
@@ -84,13 +86,42 @@ def read_account(connection: Connection, cohort: str) -> Account:
     return account
 
 
+def require_room(connection: Connection, account: Account, identity: RunIdentity) -> None:
+    """Refuse a study that does not fit beside all that the cohort's open studies will spend.
+
+    The ledger itself counts what was charged: two studies that run at a time would both be let in, and
+    one would be stopped after people have answered.
+    """
+    if account.budget is None:
+        return
+    columns = schema.studies.c
+    chosen = sa.select(columns.id).where(columns.status.in_(("running", "paused")))
+    going_on = set(connection.execute(chosen).scalars())
+    asked = identity.mu_per_pass * math.sqrt(identity.passes)
+    taken = [_reserved(run, name in going_on) for name, run in account.runs.items()]
+    if accounting.compose([asked, *taken]) > account.budget * (1 + ROUNDING):
+        raise BudgetExceeded(
+            f"this study asks for mu = {asked:g}; its cohort's budget is {account.budget:g}, and "
+            f"studies that ran or run take {accounting.compose(taken):g} of it: ask for a smaller "
+            "epsilon."
+        )
+
+
+def _reserved(run: RunAccount, going_on: bool) -> float:
+    """What a study has spent, or, if it goes on, will have spent when its last attempt is over."""
+    if not going_on:
+        return accounting.compose(run.charges)
+    earlier = [mu for attempt in run.attempts[:-1] for mu in attempt.charges.values()]
+    return accounting.compose([*earlier, *[run.identity.mu_per_pass] * run.identity.passes])
+
+
 @dataclass(frozen=True)
 class Run:
     """A study as its ledger knows it."""
 
     study: str
     cohort: str
-    attempt: int
+    attempt: str
     plan: Plan
 
     def identity(self, ledger: Ledger, secrets: Secrets) -> RunIdentity:
@@ -101,7 +132,7 @@ class Run:
             run=self.study,
             plan=fingerprints.of_plan(self.plan.to_dict()),
             data=names.data_id(naming, self.cohort),
-            noise_key=ledger.name_of(secrets.noise(self.study, self.attempt, None, "")),
+            noise_key=ledger.name_of(secrets.run_name(self.study, self.attempt)),
             mu_per_pass=terms.mu_per_pass(),
             steps_per_pass=schedule.releases_per_pass,
             passes=schedule.passes,
@@ -110,13 +141,17 @@ class Run:
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class LedgerPort:
-    """The port of a study's gate: it charges in the transaction that stores the release."""
+    """The port of a study's gate: it charges in the transaction that stores the release.
 
-    ledger: Ledger
+    Until that transaction has given it the `ledger`, it refuses.
+    """
+
     run: Run
     secrets: Secrets
+    salt: bytes
+    ledger: Ledger | None = None
 
     def charge(self, first: int, count: int, answers: np.ndarray | None) -> None:
         """Announce and charge steps first .. first + count - 1; one that was begun is refused.
@@ -124,11 +159,12 @@ class LedgerPort:
         No step is ever repeated: its charge and its release are in one transaction.
         """
         assert answers is not None
-        name = votes_name(self.secrets, self.run.study, first, answers)
+        assert self.ledger is not None, "a release is charged inside its transaction"
+        name = votes_name(self.secrets, self.run.study, first, self.salt, answers)
         self.ledger.register(self.run.identity(self.ledger, self.secrets))
         self.ledger.begin(self.run.study, first, count, answers=name)
 
 
-def votes_name(secrets: Secrets, study: str, release: int, answers: np.ndarray) -> str:
+def votes_name(secrets: Secrets, study: str, release: int, salt: bytes, answers: np.ndarray) -> str:
     """The keyed name of a step's votes: the same for the same votes, and it tells nothing of them."""
-    return names.answers_id(secrets.naming(study), release, answers)
+    return names.answers_id(secrets.naming(study, salt), release, answers)

@@ -46,12 +46,17 @@ async def maybe_principal(
 ) -> Principal | None:
     """Whom the request's API token stands for; None without one. A wrong one is refused."""
     if authorization is None:
-        service.anonymous.take(request.client.host if request.client else "")
+        service.anonymous.take(address_of(request))
         return None
     kind, _, token = authorization.partition(" ")
     if kind.lower() != "bearer" or not token:
         raise Forbidden(401)
-    return await service.principal(token.strip())
+    return await service.principal(token.strip(), address_of(request))
+
+
+def address_of(request: Request) -> str:
+    """Where a request comes from."""
+    return request.client.host if request.client else ""
 
 
 Anyone = Annotated[Principal | None, Depends(maybe_principal)]
@@ -108,8 +113,14 @@ async def answer(body: OneAnswer, service: Worker, principal: Anyone) -> JSONRes
 
 
 @router.post("/answers/bulk")
-async def answer_many(body: ManyAnswers, service: Worker, principal: Anyone) -> dict[str, Any]:
-    """Answer many questions; each is accepted or refused on its own."""
+async def answer_many(
+    body: ManyAnswers, request: Request, service: Worker, principal: Anyone
+) -> dict[str, Any]:
+    """Answer many questions; each is accepted or refused on its own, and counts as a request."""
+    if principal is None:
+        service.anonymous.take(address_of(request), len(body.answers) - 1)
+    else:
+        service.rate.take(principal.id, len(body.answers) - 1)
     results: list[dict[str, Any]] = []
     for became in await service.answer(body.answers, principal):
         if isinstance(became, Exception):
@@ -222,7 +233,7 @@ def make_token(body: NewToken, service: Worker) -> Token:
 
 
 @router.delete("/tokens/{name}", status_code=204, dependencies=FOR_ADMINS, responses=refused(404))
-def revoke(name: Annotated[str, Path(max_length=32)], service: Worker) -> Response:
+def revoke(name: StudyId, service: Worker) -> Response:
     """Revoke a token; it ends at every worker within seconds."""
     if not service.access.revoke(name):
         raise NoSuchStudy

@@ -71,6 +71,7 @@ def create_app(settings: Settings) -> FastAPI:
             allow_methods=["POST"],
             allow_headers=["Content-Type"],
         )
+    app.add_middleware(refusals.CatchAll)
     app.add_middleware(BodyLimit, usual=settings.body_bytes, bulk=settings.bulk_bytes)
     app.add_middleware(Observer)
     return app

@@ -34,8 +34,8 @@ class NewToken(_Body):
     """A token to make."""
 
     scope: Literal["admin", "site", "metrics"]
-    study: Annotated[str, Field(max_length=32)] | None = None
-    label: Annotated[str, Field(max_length=100)] = ""
+    study: Annotated[str, Field(max_length=32, pattern=r"^[0-9a-f]+$")] | None = None
+    label: Annotated[str, Field(max_length=100, pattern=r"^[^\x00-\x1f]*$")] = ""
 
 
 class Question(BaseModel):

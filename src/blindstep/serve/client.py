@@ -137,6 +137,8 @@ class Client:
     def call(self, method: str, path: str, body: Any = None, *, again: bool = True) -> Any:
         """One request and its JSON; a refusal is raised. With `again` it is tried for a while."""
         until, pause = time.monotonic() + self._patience, 0.05
+        if not again:
+            self.close()  # the other side may have closed an idle connection
         while True:
             try:
                 status, content = self._send(method, path, body)

@@ -1,10 +1,11 @@
 """Closing a step: freeze, then charge, release and delete the votes in one transaction.
 
 1. *Freeze*, a short transaction of its own: from now on no answer is taken and no slot given out. So
-   the votes can no longer change, whoever releases them, and however often that is begun.
+   the votes can no longer change, whoever releases them, and however often that is begun. The salt of
+   the noise is drawn with it.
 2. *Read* the frozen votes and compile the program, outside any transaction.
 3. *Release*, one transaction: lock the study, see that the step still waits, charge the ledger, send
-   the votes through the gate, store what it released, delete the votes, open the next step.
+   the votes through the gate, store what it released, delete votes and salt, open the next step.
 
 Exactly one worker wins: whoever comes second finds that the step no longer waits. A worker that dies on
 the way leaves nothing behind but frozen votes, from which the next one makes the same release, bit for
@@ -14,8 +15,11 @@ bit; a release that nobody committed was seen by nobody.
 from __future__ import annotations
 
 import logging
+import math
+import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,26 +29,32 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from blindstep.serve import schema
 from blindstep.serve.accounts import LedgerPort, Run, open_ledger, votes_name
+from blindstep.serve.database import Database
+from blindstep.serve.design import Design
 from blindstep.serve.keys import Address
-from blindstep.serve.studies import Studies, delete_votes
+from blindstep.serve.studies import Studies, delete_votes, forget_people
 
 _log = logging.getLogger("blindstep.serve")
-# How often a worker looks for deadlines that have passed.
-_LOOK_EVERY = 0.25
+# How often a worker looks for deadlines that have passed, and after how many seconds it takes over a
+# step that another one froze and has not released.
+_LOOK_EVERY, _TAKE_OVER = 0.25, 3.0
+_SALT = 16
 
 
 def freeze(studies: Studies, number: int) -> bool:
-    """Freeze a study's open step if it is time; says whether it is frozen now."""
+    """Freeze a study's open step if it is time; says whether this call did.
+
+    With it the salt of the step's noise is drawn: for these votes, once.
+    """
     with studies.database.begin() as connection:
         row = studies.database.locked(connection, number)
-        if row is None or row["status"] != "running":
+        if row is None or row["status"] != "running" or row["frozen"]:
             return False
-        if row["frozen"]:
-            return True
         if not _due(row, studies.database.now(connection)):
             return False
         chosen = schema.studies.c.number == number
-        connection.execute(sa.update(schema.studies).where(chosen).values(frozen=1))
+        frozen = {"frozen": 1, "salt": os.urandom(_SALT)}
+        connection.execute(sa.update(schema.studies).where(chosen).values(**frozen))
         return True
 
 
@@ -62,36 +72,62 @@ def release(studies: Studies, number: int) -> bool:
         if not row["frozen"]:
             return False
         answers = _read_votes(studies, connection, row)
-    design, position = studies.design(number), row["release"]
+    design, position, salt = studies.design(number), row["release"], bytes(row["salt"])
     design.compile()
     state = design.state(studies.standing(number, position)[0])
-    run = Run(row["id"], row["cohort"], row["attempt"], design.plan)
-    name = votes_name(secrets, row["id"], position, answers.ravel())
-    noise = secrets.noise(row["id"], row["attempt"], position, name)
+    name = votes_name(secrets, row["id"], position, salt, answers.ravel())
+    noise = secrets.noise(row["id"], row["attempt"], position, salt, name)
+    port = LedgerPort(Run(row["id"], row["cohort"], row["attempt"], design.plan), secrets, salt)
+    gate = design.gate(noise, port, position)
+    if not row["early"]:
+        _wait_for_the_tick(database, row)
     with database.begin() as connection:
         now = database.locked(connection, number)
         if now is None or not _still_waits(row, now):
             return False
-        port = LedgerPort(open_ledger(connection, row["cohort"]), run, secrets)
-        made = design.release(noise, port, position, state, answers)
+        port.ledger = open_ledger(connection, row["cohort"])
+        made = design.release(gate, state, answers)
         counts = {"shown": row["taken"], "answered": row["answered"]}
         stored = {"study": number, "release": position, "state": made.state}
         stored |= {"outcome": made.to_json(), **counts}
         connection.execute(sa.insert(schema.releases), stored)
-        delete_votes(connection, number, position)
-        last = position + 1 == design.releases
-        opened: dict[str, Any] = {"release": position + 1, "frozen": 0, "taken": 0, "answered": 0}
-        opened |= {"deadline": database.now(connection) + design.spec.deadline_seconds}
-        if last:
+        opened: dict[str, Any] = {"release": position + 1, "frozen": 0, "salt": None}
+        opened |= {"taken": 0, "answered": 0}
+        opened["deadline"] = _next_deadline(row, database.now(connection), design)
+        if position + 1 == design.releases:
             opened["status"] = "finished"
+            forget_people(connection, number)
+        else:
+            delete_votes(connection, number, position)
         chosen = schema.studies.c.number == number
         connection.execute(sa.update(schema.studies).where(chosen).values(**opened))
     _log.info("released", extra={"study": row["id"], "step": position + 1})
     return True
 
 
+def _next_deadline(row: RowMapping, now: float, design: Design) -> float:
+    """When the next step ends. Where time is to tell nothing, on a grid that was fixed at the start."""
+    length = design.spec.deadline_seconds
+    if row["early"]:
+        return now + length
+    return row["deadline"] + length * max(1, math.ceil((now - row["deadline"]) / length))
+
+
+def _wait_for_the_tick(database: Database, row: RowMapping) -> None:
+    """Wait until a whole number of ticks after the deadline.
+
+    To read many votes takes longer than to read few; released when it is done, a step would tell how
+    many people have answered. A tick is longer than the reading takes.
+    """
+    tick = 1.0 + row["slots"] / 20_000
+    with database.read() as connection:
+        since = database.now(connection) - row["deadline"]
+    time.sleep(-since % tick)
+
+
 def _still_waits(before: RowMapping, now: RowMapping) -> bool:
-    same = all(now[name] == before[name] for name in ("release", "attempt", "answered", "taken"))
+    kept = ("release", "attempt", "salt", "answered", "taken")
+    same = all(now[name] == before[name] for name in kept)
     return same and bool(now["frozen"]) and now["status"] == "running"
 
 
@@ -116,6 +152,7 @@ class Keeper(threading.Thread):
     def __init__(self, studies: Studies) -> None:
         super().__init__(name="blindstep-keeper", daemon=True)
         self._studies, self._wake, self._ending = studies, threading.Event(), threading.Event()
+        self._waiting: dict[int, tuple[int, float]] = {}  # frozen by others: step, and since when
         self.last_look = time.monotonic()
 
     def look(self) -> None:
@@ -133,33 +170,50 @@ class Keeper(threading.Thread):
         while not self._ending.is_set():
             try:
                 due, open_ones = self.look_at_all()
-                for number in due:
-                    self._close(number)
+                for row in due:
+                    self._each(row, self._close)
                 for row in open_ones:
-                    self._studies.step(row).prepare()
-                self.last_look = time.monotonic()
+                    self._each(row, lambda row: self._studies.step(row).prepare())
             except Exception as error:
                 # What is wrong is said without its text, which may hold what a statement was given.
                 _log.error("looking for due steps failed", extra={"error": type(error).__name__})
+            else:
+                self.last_look = time.monotonic()
             self._wake.wait(_LOOK_EVERY)
             self._wake.clear()
 
-    def look_at_all(self) -> tuple[list[int], list[RowMapping]]:
-        """Studies with a step that is to be closed or released; and the rows of other open steps."""
+    def look_at_all(self) -> tuple[list[RowMapping], list[RowMapping]]:
+        """Rows of studies with a step to close or to release; and those with another open step."""
         with self._studies.database.read() as connection:
             now = self._studies.database.now(connection)
             chosen = sa.select(schema.studies).where(schema.studies.c.status == "running")
             rows = connection.execute(chosen).mappings().all()
-        due = [row["number"] for row in rows if row["frozen"] or _due(row, now)]
-        return due, [row for row in rows if row["number"] not in due]
+        due = [bool(row["frozen"]) or _due(row, now) for row in rows]
+        return (
+            [row for row, is_due in zip(rows, due, strict=True) if is_due],
+            [row for row, is_due in zip(rows, due, strict=True) if not is_due],
+        )
 
-    def _close(self, number: int) -> None:
+    def _each(self, row: RowMapping, what: Callable[[RowMapping], object]) -> None:
+        """One study that cannot be served does not keep others from being served."""
         try:
-            if freeze(self._studies, number):
-                release(self._studies, number)
+            what(row)
         except Exception as error:
             _log.error(
-                "closing a step failed: it is tried again",
-                extra={"number": number, "error": type(error).__name__},
+                "a step cannot be closed or opened: it is tried again",
+                extra={"study": row["id"], "error": type(error).__name__},
             )
-            self._ending.wait(1.0)
+
+    def _close(self, row: RowMapping) -> None:
+        """Freeze and release; what another worker froze is left to it for a while."""
+        number, since = row["number"], time.monotonic()
+        if row["frozen"]:
+            step, since = self._waiting.get(number, (-1, since))
+            if step != row["release"]:
+                since = time.monotonic()
+            self._waiting[number] = (row["release"], since)
+            if time.monotonic() - since < _TAKE_OVER:
+                return
+        elif not freeze(self._studies, number):
+            return
+        release(self._studies, number)

@@ -16,10 +16,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, select_autoescape
 from pydantic import ValidationError
 
-from blindstep.errors import BlindstepError
+from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.serve import charts
 from blindstep.serve.access import Forbidden
-from blindstep.serve.api import StudyId, Worker, report_of, study_state
+from blindstep.serve.api import StudyId, Worker, address_of, report_of, study_state
 from blindstep.serve.service import Service
 from blindstep.serve.spec import StudySpec
 from blindstep.serve.studies import Studies
@@ -61,7 +61,11 @@ async def form(request: Request) -> dict[str, str]:
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
         raise Forbidden(403)
     body = (await request.body()).decode("utf-8", "replace")
-    return {name: values[-1] for name, values in parse_qs(body).items()}
+    try:
+        fields = parse_qs(body, max_num_fields=20)
+    except ValueError:
+        raise InvalidArgument("this form has more fields than any of ours.") from None
+    return {name: values[-1] for name, values in fields.items()}
 
 
 Admin = Annotated[str | None, Depends(signed_in)]
@@ -85,7 +89,7 @@ def login_page() -> HTMLResponse:
 @router.post("/login")
 def login(fields: Fields, request: Request, service: Worker) -> Response:
     """Sign in with an admin token."""
-    service.anonymous.take(request.client.host if request.client else "")
+    service.anonymous.take(address_of(request))
     cookie = service.access.session(fields.get("token", "").strip())
     if cookie is None:
         return _page("login.html", 401, error="This is not an admin token.")
@@ -143,7 +147,11 @@ def study_page(study: StudyId, admin: Admin, service: Worker) -> Response:
 @router.get("/studies/{study}/report")
 def report_page(study: StudyId, admin: Admin, service: Worker) -> Response:
     """The report of a finished study, which carries its own style."""
-    return _to("/login") if admin is None else HTMLResponse(report_of(service.studies, study))
+    if admin is None:
+        return _to("/login")
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+    headers = _HEADERS | {"Content-Security-Policy": policy}
+    return HTMLResponse(report_of(service.studies, study), headers=headers)
 
 
 @router.post("/studies/{study}/token")

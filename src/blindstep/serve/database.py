@@ -21,7 +21,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, RowMapping
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.serve import schema
@@ -48,7 +48,7 @@ class Database:
         """Nothing is opened before it is needed. `url` is sqlite:///PATH or postgresql://..."""
         try:
             address = sa.make_url(url)
-        except ArgumentError:
+        except (ArgumentError, ValueError):
             raise InvalidArgument(
                 "the database's address cannot be read: give sqlite:///PATH or "
                 "postgresql://USER@HOST/NAME."
@@ -71,7 +71,11 @@ class Database:
         else:
             # A prepared statement keeps the plan that was made for it, perhaps while a table was
             # small, and would go by the wrong index when it has millions of rows.
-            settings["connect_args"] = {"connect_timeout": 5, "prepare_threshold": None}
+            settings["connect_args"] = {
+                "connect_timeout": 5,
+                "prepare_threshold": None,
+                "options": f"-c lock_timeout={int(1000 * _PATIENCE)}",
+            }
         try:
             self.engine: Engine = sa.create_engine(address, **settings)
         except ModuleNotFoundError as error:
@@ -103,20 +107,15 @@ class Database:
         SQLite itself waits by sleeping, up to 100 ms at a time; a lock on a file beside it wakes the
         next writer at once. Who waits for the turn holds a second lock, that of the place in front:
         so a busy worker cannot take turn after turn while another one waits. Both are there for speed
-        alone: BEGIN IMMEDIATE is what keeps writers apart.
+        alone: BEGIN IMMEDIATE is what keeps writers apart, and who has waited too long goes on to it.
         """
         if self._lock is None or fcntl is None:
             yield
             return
-        in_front = _locked_file(f"{self._lock}-next")
-        try:
-            turn = _locked_file(self._lock)
-        finally:
-            os.close(in_front)
-        try:
+        with contextlib.ExitStack() as held:
+            with _lock_on(f"{self._lock}-next"):
+                held.enter_context(_lock_on(self._lock))
             yield
-        finally:
-            os.close(turn)
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
@@ -153,6 +152,18 @@ class Database:
         """Close all connections."""
         self.engine.dispose()
 
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn what a database says of itself when it is first used into one line for an operator."""
+        try:
+            yield
+        except (DatabaseError, OSError) as error:
+            said = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            raise InvalidArgument(
+                f"the database cannot be used ({said}): see that it is there, that it is of this "
+                "service, and that you may write to it."
+            ) from None
+
     # -- the schema -----------------------------------------------------------------------------
 
     def revision(self) -> str | None:
@@ -182,16 +193,20 @@ class Database:
         found = self.revision()
         if found != schema.REVISION:
             raise _unknown(found)
-        with contextlib.suppress(IntegrityError), self.begin() as connection:
-            new = self.insert_new(schema.settings)
-            connection.execute(new.values(name="key", value=secrets.name))
+        if self._key_name() is None:  # a new one: from now on it belongs to this key
+            with self.begin() as connection:
+                new = self.insert_new(schema.settings)
+                connection.execute(new.values(name="key", value=secrets.name))
+        if self._key_name() != secrets.name:
+            raise InvalidArgument(
+                "the key does not belong to this database: start with the key file that was made "
+                "with it, or with another database."
+            )
+
+    def _key_name(self) -> str | None:
+        chosen = sa.select(schema.settings.c.value).where(schema.settings.c.name == "key")
         with self.read() as connection:
-            chosen = sa.select(schema.settings.c.value).where(schema.settings.c.name == "key")
-            if connection.execute(chosen).scalar_one() != secrets.name:
-                raise InvalidArgument(
-                    "the key does not belong to this database: start with the key file that was "
-                    "made with it, or with another database."
-                )
+            return connection.execute(chosen).scalar()
 
 
 _EARLIER: tuple[str, ...] = ()  # revisions that `migrate` can start from
@@ -212,12 +227,22 @@ def is_passing(error: Exception) -> bool:
     )
 
 
-def _locked_file(path: str) -> int:
-    """A descriptor that holds the lock on a file until it is closed."""
+@contextlib.contextmanager
+def _lock_on(path: str) -> Iterator[None]:
+    """Hold the lock on a file; after `_PATIENCE` seconds go on without it."""
     assert fcntl is not None
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
+    try:
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.001)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

@@ -9,6 +9,7 @@ for each release, which needs no memory because the plan's blocks have one relea
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
@@ -29,8 +30,8 @@ from blindstep.private.noise import Keys, NoiseKey, fresh_keys, public_key
 from blindstep.private.schedule import Kind
 from blindstep.serve.spec import StudySpec
 
-# Points of so many slots are made at once, and so many such chunks are kept.
-_CHUNK, _KEPT = 1024, 64
+# Points of so many slots are made at once, and so many bytes of them are kept.
+_CHUNK, _KEPT_BYTES = 1024, 2**26
 
 
 class Outcome(NamedTuple):
@@ -60,16 +61,17 @@ class Design:
         spec: what the operator asked for.
         plan: what the planner made of it.
         public: the public key.
+        attempt: which questions and which noise are this study's; another one after a restore.
     """
 
-    def __init__(self, spec: StudySpec, plan: Plan, public_words: str) -> None:
+    def __init__(self, spec: StudySpec, plan: Plan, public_words: str, attempt: str) -> None:
         """`public_words` are the two words of the public key, in hexadecimal."""
         if plan.period != 1 or plan.horizon != 1 or plan.directions != 1:
             raise InvalidArgument(
                 "a study needs a plan of single releases and one pair of questions a person: make it "
                 "with blindstep.plan(questions=2)."
             )
-        self.spec, self.plan, self.scales = spec, plan, spec.scales()
+        self.spec, self.plan, self.scales, self.attempt = spec, plan, spec.scales(), attempt
         self.public = key_of(public_words)
         self.space = ParameterSpace.of(np.asarray(self.scales.origin))
         with jax.enable_x64(True):
@@ -87,10 +89,6 @@ class Design:
     def releases(self) -> int:
         """Steps of the whole study."""
         return self.plan.schedule.releases
-
-    def turn(self, release: int) -> int:
-        """The pass that a step belongs to: in each of them a person is asked at most once."""
-        return release // self.plan.schedule.releases_per_pass
 
     def state(self, stored: str | None) -> State:
         """The state machine as it was stored; before the first release, its start."""
@@ -123,20 +121,19 @@ class Design:
             )
         return Step(release, self.spec, query, parameters)
 
-    def release(
-        self,
-        noise: NoiseKey,
-        port: Port,
-        release: int,
-        state: State,
-        answers: Float[np.ndarray, "slots 2"],
-    ) -> Outcome:
-        """Send a step's answers through the gate: charged by the port first, then released.
+    def gate(self, noise: NoiseKey, port: Port, release: int) -> Gate:
+        """The gate before a release, with the order of its pass made: it takes time for many people."""
+        keys = Keys(noise, self.public, seeded=False)
+        gate = Gate(self.plan.terms, keys, port, Gate.first_memory(self.plan.terms, release))
+        gate.rows(release)
+        return gate
+
+    def release(self, gate: Gate, state: State, answers: Float[np.ndarray, "slots 2"]) -> Outcome:
+        """Send a step's answers through the gate: charged by its port first, then released.
 
         An answer that is NaN never came: that person counts 0.
         """
-        keys = Keys(noise, self.public, seeded=False)
-        gate = Gate(self.plan.terms, keys, port, Gate.first_memory(self.plan.terms, release))
+        release = gate.position
         with jax.enable_x64(True):
             values = jnp.asarray(answers.reshape(self.slots, 2, 1)) / self.scales.unit
             rest = (self._machine, state, Kind.GRAD, values, self.public)
@@ -159,7 +156,7 @@ class Design:
         """Compile the program of a release, so that the transaction that needs it is short."""
         if not self._compiled:
             zeros = np.zeros((self.slots, 2))
-            self.release(fresh_keys().noise, _NoCharge(), 0, self._start, zeros)
+            self.release(self.gate(fresh_keys().noise, _NoCharge(), 0), self._start, zeros)
             self._compiled = True
 
     def result(self, outcomes: list[dict[str, Any]]) -> Result:
@@ -190,8 +187,8 @@ class Step:
         self, release: int, spec: StudySpec, query: BatchQuery, parameters: dict[str, float]
     ) -> None:
         self.release, self.parameters = release, parameters
-        self._spec, self._query = spec, query
-        self._chunks: OrderedDict[int, list[list[list[float]]]] = OrderedDict()
+        self._spec, self._query, self._one = spec, query, threading.Lock()
+        self._chunks: OrderedDict[int, Float[np.ndarray, "some 2 dim"]] = OrderedDict()
 
     def prepare(self) -> None:
         """Make the first points before anybody asks: the first ones of a study are compiled."""
@@ -202,13 +199,15 @@ class Step:
     def show(self, slot: int, part: int) -> dict[str, float]:
         """The parameters to show: the first or the second point of a slot, inside the ranges."""
         chunk, place = divmod(slot, _CHUNK)
-        points = self._chunks.get(chunk)
-        if points is None:
-            made = self._query.points_of(chunk * _CHUNK, _CHUNK)
-            points = self._chunks[chunk] = self._spec.clamp(made).tolist()
-            if len(self._chunks) > _KEPT:
-                self._chunks.popitem(last=False)
-        return dict(zip(self._spec.names, points[place][part], strict=True))
+        with self._one:
+            points = self._chunks.get(chunk)
+            if points is None:
+                made = self._query.points_of(chunk * _CHUNK, _CHUNK)
+                points = self._chunks[chunk] = self._spec.clamp(made)
+                while len(self._chunks) * points.nbytes > _KEPT_BYTES and len(self._chunks) > 2:
+                    self._chunks.popitem(last=False)
+            self._chunks.move_to_end(chunk)
+        return dict(zip(self._spec.names, points[place, part].tolist(), strict=True))
 
 
 def key_of(words: str) -> Key[Array, ""]:

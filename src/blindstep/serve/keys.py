@@ -3,18 +3,22 @@
 The master key is 32 bytes in a file of mode 0600 or in the environment; never in the database. Each use
 has a key of its own, HMAC-SHA256(master, use), so no two uses share bits:
 
-- *noise*: the noise key of one release of one study, which depends on the votes it is made from;
+- *noise*: the noise key of one release of one study, which depends on a random salt of the step and on
+  the votes it is made from;
 - *names*: what people's identifiers, API tokens and votes are called in the database;
-- *questions*: the signature in the token of a question;
+- *questions*: what hides and signs the token of a question;
 - *votes*: the pads under which votes lie in the database until their step is released.
 
-Whoever has the database without the key reads no vote, no identifier and no token in it.
+Whoever has the database without the key reads no vote, no identifier and no token in it. A step's salt
+is deleted with its votes: who steals database and key later learns neither the noise of a released step
+nor its votes.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import os
@@ -25,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from blindstep.errors import InvalidArgument
+from blindstep.ledger.durable import flush_directory
 from blindstep.private.noise import NoiseKey, Uncopied
 
 _SIZE = 32
@@ -40,6 +45,13 @@ class Address(NamedTuple):
     release: int  # the step, counted from 0
     slot: int  # the place in the step's batch
     part: int  # 0 or 1
+
+
+class SignedAddress(NamedTuple):
+    """The address in a token, and the signature that came with it."""
+
+    address: Address
+    signature: bytes
 
 
 class DamagedVote(Exception):
@@ -70,52 +82,74 @@ class Secrets(Uncopied):
         """What an API token is called in the database: without the key no guess can be checked."""
         return _keyed(self._keys["api token"], token.encode("utf-8", "replace"), 32)
 
-    def naming(self, study: str) -> bytes:
-        """The secret under which the ledger names the votes of a study's steps."""
-        return _keyed(self._keys["naming"], study.encode(), 32)
+    def naming(self, study: str, salt: bytes = b"") -> bytes:
+        """The secret under which the ledger names a study's people, and with a salt a step's votes.
+
+        Votes are few and can be guessed: once the salt is deleted, their name tells nothing, not even
+        to who has this key.
+        """
+        return _keyed(self._keys["naming"], study.encode() + salt, 32)
+
+    def run_name(self, study: str, attempt: str) -> NoiseKey:
+        """A key that stands for an attempt in the ledger; no noise is made from it."""
+        return NoiseKey(
+            _words(hmac.digest(self._keys["naming"], f"{study} {attempt}".encode(), "sha256"))
+        )
 
     def sign(self, content: bytes) -> bytes:
         """A signature for the cookie of a dashboard session."""
         return _keyed(self._keys["session"], content, 32)
 
-    def noise(self, study: str, attempt: int, release: int | None, votes: str) -> NoiseKey:
+    def noise(self, study: str, attempt: str, release: int, salt: bytes, votes: str) -> NoiseKey:
         """The noise key of one release; `votes` is the keyed name of the votes it is made from.
 
-        Guarantee: the same votes get the same key, so a release that is made again is the same. Other
-        votes get an independent key: two vote sets never share noise, even where the database was
-        restored from a copy. (To anyone without the master key, as long as HMAC-SHA256 is a
-        pseudo-random function. For each set of votes the noise is a fresh draw, so the release is as
-        private as one under a random key.) Without a release, the key stands for the whole attempt.
+        Guarantee: the key is a fresh draw for each salt, and a salt is drawn when a step is frozen, so
+        its votes can no longer change. A release that is made again from the same frozen step is the
+        same; a step that is collected again, from a restored copy, has other noise even for the same
+        votes. That other votes would get another key under the same salt too is there for a database
+        that was tampered with. (To anyone without the master key, as long as HMAC-SHA256 is a
+        pseudo-random function.)
         """
-        where = "run" if release is None else str(release)
-        content = f"{study} {attempt} {where} {votes}".encode()
-        words = np.frombuffer(hmac.digest(self._keys["noise"], content, "sha256"), "<u4")
-        return NoiseKey(words.astype(np.uint32))
+        content = f"{study} {attempt} {release} {salt.hex()} {votes}".encode()
+        return NoiseKey(_words(hmac.digest(self._keys["noise"], content, "sha256")))
 
     # -- questions ------------------------------------------------------------------------------
 
-    def question(self, address: Address) -> str:
-        """The token of a question: its address, signed. Nobody can make one that was not given out."""
-        packed = _ADDRESS.pack(*address)
-        return base64.urlsafe_b64encode(packed + self._signature(packed)).decode().rstrip("=")
+    def question(self, address: Address, attempt: str) -> str:
+        """The token of a question: its address, hidden and signed.
 
-    def read_question(self, token: str) -> Address | None:
-        """The address in a question's token; None if it was not made with this key."""
+        It tells nobody which slot it is for, since slots are given out in order of arrival. Nobody can
+        make one that was not given out in this attempt of the study. Always the same for one question.
+        """
+        packed = _ADDRESS.pack(*address)
+        signature = self._signature(packed, attempt)
+        hidden = _xor(packed, self._mask(signature))
+        return base64.urlsafe_b64encode(signature + hidden).decode().rstrip("=")
+
+    def read_question(self, token: str) -> SignedAddress | None:
+        """The address in a question's token, whose signature is still to be checked; or None."""
         try:
             content = base64.b64decode(token + "=" * (-len(token) % 4), b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
         if base64.urlsafe_b64encode(content).decode().rstrip("=") != token:
             return None  # another spelling of the same bytes
-        packed, signature = content[: _ADDRESS.size], content[_ADDRESS.size :]
-        if len(packed) != _ADDRESS.size or not hmac.compare_digest(
-            signature, self._signature(packed)
-        ):
+        if len(content) != _SIGNATURE + _ADDRESS.size:
             return None
-        return Address(*_ADDRESS.unpack(packed))
+        signature, hidden = content[:_SIGNATURE], content[_SIGNATURE:]
+        address = Address(*_ADDRESS.unpack(_xor(hidden, self._mask(signature))))
+        return SignedAddress(address, signature)
 
-    def _signature(self, packed: bytes) -> bytes:
-        return _keyed(self._keys["question"], packed, _SIGNATURE)
+    def genuine(self, signed: SignedAddress, attempt: str) -> bool:
+        """Whether this question was asked, in this attempt of its study."""
+        expected = self._signature(_ADDRESS.pack(*signed.address), attempt)
+        return hmac.compare_digest(signed.signature, expected)
+
+    def _signature(self, packed: bytes, attempt: str) -> bytes:
+        return _keyed(self._keys["question"], b"sign" + packed + attempt.encode(), _SIGNATURE)
+
+    def _mask(self, signature: bytes) -> bytes:
+        return _keyed(self._keys["question"], b"hide" + signature, _ADDRESS.size)
 
     # -- votes ----------------------------------------------------------------------------------
 
@@ -164,6 +198,10 @@ def _keyed(key: bytes, content: bytes, size: int) -> bytes:
     return hashlib.blake2b(content, key=key, digest_size=size).digest()
 
 
+def _words(digest: bytes) -> np.ndarray:
+    return np.frombuffer(digest, "<u4").astype(np.uint32)
+
+
 def _xor(first: bytes, second: bytes) -> bytes:
     size = len(first)
     return (int.from_bytes(first, "big") ^ int.from_bytes(second, "big")).to_bytes(size, "big")
@@ -188,12 +226,7 @@ def from_file(path: str | os.PathLike[str], *, make: bool = False) -> Secrets:
     """
     file = Path(path)
     if make and not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as opened:
-            opened.write(os.urandom(_SIZE).hex() + "\n")
-            opened.flush()
-            os.fsync(opened.fileno())
+        _make_key_file(file)
     try:
         text, mode = file.read_text(encoding="ascii"), file.stat().st_mode
     except (OSError, UnicodeDecodeError):
@@ -206,3 +239,26 @@ def from_file(path: str | os.PathLike[str], *, make: bool = False) -> Secrets:
             f"the key file {file} can be read by others (mode {mode & 0o777:o}): chmod 600 it."
         )
     return from_text(text)
+
+
+def _make_key_file(file: Path) -> None:
+    """Write a fresh key, whole or not at all; where two make one at a time, both use the first."""
+    fresh = file.with_name(f".{file.name}.{os.urandom(4).hex()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as opened:
+                opened.write(os.urandom(_SIZE).hex() + "\n")
+                opened.flush()
+                os.fsync(opened.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(fresh, file)
+        finally:
+            fresh.unlink()
+    except OSError as error:
+        raise InvalidArgument(
+            f"the key file {file} cannot be made ({error.strerror}): give --key-file a place that "
+            "you may write to."
+        ) from None
+    flush_directory(str(file.parent))

@@ -24,16 +24,21 @@ class Rate:
         self._rate = rate
         self._buckets: OrderedDict[Any, tuple[float, float]] = OrderedDict()
 
-    def take(self, name: Any) -> None:
-        """Take one, or raise."""
-        now = time.monotonic()
-        left, at = self._buckets.get(name, (self._rate, now))
-        left = min(self._rate, left + (now - at) * self._rate)
-        self._buckets[name] = (max(left - 1.0, 0.0), now)
+    def take(self, name: Any, many: int = 1) -> None:
+        """Take so many, or raise. Who takes more than a second's worth pays for it in the next ones."""
+        left, now = self.look(name)
+        self._buckets[name] = (left - many, now)
         if len(self._buckets) > _MOST_KEPT:
             self._buckets.popitem(last=False)
+
+    def look(self, name: Any) -> tuple[float, float]:
+        """Raise if nothing is left to take; else what is left, and the time."""
+        now, most = time.monotonic(), max(self._rate, 1.0)
+        left, at = self._buckets.get(name, (most, now))
+        left = min(most, left + (now - at) * self._rate)
         if left < 1.0:
             raise TooMany("too many requests: try again in a second.")
+        return left, now
 
 
 class BodyLimit:
@@ -47,7 +52,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        most = self._bulk if scope["path"].endswith("/bulk") else self._usual
+        most = self._bulk if scope["path"] == "/v1/answers/bulk" else self._usual
         told = dict(scope["headers"]).get(b"content-length", b"0")
         if not told.isdigit() or int(told) > most:
             await _refuse(send)

@@ -33,6 +33,8 @@ from blindstep.serve.studies import Studies
 log = logging.getLogger("blindstep.serve")
 _FIELDS = ("route", "status", "ms", "study", "step", "number", "error", "where")
 
+_STEPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+
 # Several workers write to the files of this folder, and any of them can add them up.
 _SHARED = "PROMETHEUS_MULTIPROC_DIR"
 _registry = CollectorRegistry()
@@ -43,7 +45,7 @@ _seconds = Histogram(
     "blindstep_request_seconds",
     "Seconds from a request to its response.",
     ["group"],
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+    buckets=_STEPS,
     registry=_registry,
 )
 _of_people = Gauge(
@@ -82,15 +84,16 @@ def where(error: BaseException) -> list[str]:
     return [f"{os.path.basename(frame.filename)}:{frame.lineno}" for frame in frames[-6:]]
 
 
+_OF_PEOPLE = ("/v1/answers", "/v1/studies/{study}/questions", "/v1/studies/{study}/parameters")
+_OF_OPERATORS = ("/v1/", "/studies/", "/new", "/login", "/logout")
+
+
 def group_of(route: str) -> str:
-    """What a route is counted as."""
-    if route.endswith("/questions") or route.startswith("/v1/answers"):
-        return "people"
-    if route.endswith("/parameters"):
-        return "parameters"
-    if route.startswith("/v1/"):
-        return "admin"
-    return "health" if route in ("/healthz", "/readyz", "/metrics") else "dashboard"
+    """What a route is counted as. What is not known to be an operator's may be made by people."""
+    if route in ("/healthz", "/readyz", "/metrics"):
+        return "health"
+    operators = route == "/" or route.startswith(_OF_OPERATORS)
+    return "operators" if operators and not route.startswith(_OF_PEOPLE) else "people"
 
 
 def _count(group: str, status: int, took: float) -> None:
@@ -106,7 +109,9 @@ def _count(group: str, status: int, took: float) -> None:
         _told, ordered = time.monotonic(), sorted(_recent)
         for quantile in (0.5, 0.99):
             place = min(int(quantile * len(ordered)), len(ordered) - 1)
-            _of_people.labels(quantile).set(ordered[place])
+            # In coarse steps: the exact time would show each single request.
+            coarse = next((step for step in _STEPS if ordered[place] <= step), _STEPS[-1])
+            _of_people.labels(quantile).set(coarse)
 
 
 class Observer:
@@ -161,7 +166,22 @@ def metrics(studies: Studies) -> bytes:
     released = CollectorRegistry()
     released.register(_Released(studies))  # type: ignore[arg-type]
     counted = _registry
-    if os.environ.get(_SHARED):
+    if folder := os.environ.get(_SHARED):
+        for process in _dead(folder):
+            multiprocess.mark_process_dead(process, folder)
         counted = CollectorRegistry()
         multiprocess.MultiProcessCollector(counted)
     return generate_latest(counted) + generate_latest(released)
+
+
+def _dead(folder: str) -> list[int]:
+    """Workers that left gauges behind: nobody else says that they are gone."""
+    found = []
+    for file in os.listdir(folder):
+        name, _, process = file.removesuffix(".db").rpartition("_")
+        if name == "gauge_livemax" and process.isdigit():
+            try:
+                os.kill(int(process), 0)
+            except ProcessLookupError:
+                found.append(int(process))
+    return found

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindstep.errors import BlindstepError, InvalidArgument, VacuousPlan
 from blindstep.ledger.refusals import BudgetExceeded, LedgerError
@@ -72,18 +73,22 @@ def of_error(error: Exception) -> tuple[int, str, str]:
     return 500, "internal", "something went wrong here; it was logged."
 
 
+def _said(error: Exception) -> JSONResponse:
+    """An error as a response; what went wrong here is logged."""
+    status, code, message = of_error(error)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    if status in (429, 503):
+        headers["Retry-After"] = "1"
+    if status >= 500:
+        log.error("a request failed", extra={"error": type(error).__name__, "where": where(error)})
+    return refusal(status, code, message, **headers)
+
+
 def install(app: FastAPI) -> None:
     """Answer every error in this form."""
 
     async def known(_: Request, error: Exception) -> JSONResponse:
-        status, code, message = of_error(error)
-        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-        if status in (429, 503):
-            headers["Retry-After"] = "1"
-        if status >= 500:
-            said = {"error": type(error).__name__, "where": where(error)}
-            log.error("a request failed", extra=said)
-        return refusal(status, code, message, **headers)
+        return _said(error)
 
     async def malformed(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
@@ -97,7 +102,29 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, malformed)
     app.add_exception_handler(HTTPException, unmatched)
     app.add_exception_handler(BlindstepError, known)
-    app.add_exception_handler(Exception, known)
+
+
+class CatchAll:
+    """Answers what nobody expected; the server around would print it with all that was sent."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; an error becomes a refusal, or the end of a response that has begun."""
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except Exception as error:
+            response = _said(error)
+            if not begun and scope["type"] == "http":
+                await response(scope, receive, send)
 
 
 def _first(errors: list[dict[str, Any]]) -> str:

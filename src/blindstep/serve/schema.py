@@ -54,12 +54,13 @@ studies = Table(
     Column("plan", Text, nullable=False),  # what the planner made of it, as JSON
     Column("cohort", String(100), nullable=False),  # whose ledger it is in
     Column("public_key", String(16), nullable=False),  # in hexadecimal: directions and orders
-    Column("attempt", Integer, nullable=False),  # grows when a copy of the database is restored
+    Column("attempt", String(16), nullable=False),  # random; another one after a copy was restored
     Column("made_on", String(10), nullable=False),
     Column("slots", Integer, nullable=False),  # of each step
     Column("status", String(8), nullable=False),  # "running", "paused", "closed" or "finished"
     Column("release", Integer, nullable=False),  # steps released, so the number of the open one
     Column("frozen", Integer, nullable=False),  # 1: no answer is taken any more, release it
+    Column("salt", LargeBinary(16)),  # of the frozen step's noise; deleted with its votes
     Column("taken", Integer, nullable=False),  # slots shown in the open step
     Column("answered", Integer, nullable=False),  # answers in the open step; two fill a slot
     Column("early", Integer, nullable=False),  # 1: a step closes as soon as it is full

@@ -13,14 +13,15 @@ from blindstep.serve.bodies import OneAnswer
 from blindstep.serve.closing import Keeper
 from blindstep.serve.config import Settings
 from blindstep.serve.database import Database
+from blindstep.serve.design import Design
 from blindstep.serve.keys import Address
 from blindstep.serve.limits import Rate
-from blindstep.serve.spec import StudySpec
 from blindstep.serve.studies import NoSuchStudy, Studies, check_value
 from blindstep.serve.voting import Seat, Status, Vote
 from blindstep.serve.writer import Request, Writer
 
-_STALE = 30.0  # seconds after which a keeper that has not looked is taken for stuck
+_STALE = 120.0  # seconds after which a keeper that has not looked is taken for stuck
+_UNKNOWN = "this is not the token of a question that was asked here."
 
 
 class UnknownQuestion(InvalidArgument):
@@ -37,6 +38,7 @@ class Service:
         self.access = Access(self.database, self.secrets)
         self.rate = Rate(settings.requests_per_second)
         self.anonymous = Rate(settings.anonymous_per_second)
+        self.mistaken = Rate(settings.anonymous_per_second)
         self.keeper = Keeper(self.studies)
         self.writer = Writer(self.studies, self.keeper.look)
 
@@ -61,12 +63,15 @@ class Service:
         looked = time.monotonic() - self.keeper.last_look < _STALE
         return looked and self.writer.is_alive() and self.keeper.is_alive()
 
-    async def principal(self, token: str) -> Principal:
-        """Whom a token stands for; an unknown one is refused."""
+    async def principal(self, token: str, address: str) -> Principal:
+        """Whom a token stands for; an unknown one is refused, and its address may not try for ever."""
         name, principal, recent = self.access.believed(token)
         if not recent:
+            if principal is None:  # a token that was known here a moment ago is not kept out
+                self.mistaken.look(address)
             principal = await run_in_threadpool(self.access.look_up, name)
         if principal is None:
+            self.mistaken.take(address)
             raise Forbidden(401)
         self.rate.take(principal.id)
         return principal
@@ -97,8 +102,6 @@ class Service:
             results.append((Status.UNKNOWN, None))
             try:
                 vote = await self._vote(given, principal)
-            except NoSuchStudy:
-                continue
             except (InvalidArgument, Forbidden) as error:
                 results[place] = error
                 continue
@@ -114,21 +117,26 @@ class Service:
         return results
 
     async def _vote(self, given: OneAnswer, principal: Principal | None) -> Vote:
-        address = self.secrets.read_question(given.token)
-        if address is None:
-            raise UnknownQuestion("this is not the token of a question.")
-        spec = await self._spec(address.study)
+        signed = self.secrets.read_question(given.token)
+        if signed is None:
+            raise UnknownQuestion(_UNKNOWN)
+        address = signed.address
+        try:
+            design = await self._design(address.study)
+        except NoSuchStudy:
+            raise UnknownQuestion(_UNKNOWN) from None
+        if not self.secrets.genuine(signed, design.attempt):
+            raise UnknownQuestion(_UNKNOWN)
         if principal is not None:
             study = self.studies.name(address.study)
             if study is None or not principal.may_use(study):
                 raise Forbidden(403)
-        return Vote(address, self.secrets.seal(address, check_value(spec, given.value)))
+        value = check_value(design.spec, given.value)
+        return Vote(address, self.secrets.seal(address, value))
 
-    async def _spec(self, number: int) -> StudySpec:
+    async def _design(self, number: int) -> Design:
         known = self.studies.known(number)
-        if known is None:
-            known = await run_in_threadpool(self.studies.design, number)
-        return known.spec
+        return known or await run_in_threadpool(self.studies.design, number)
 
     def _question(
         self, number: int, release: int, seat: Seat, shown: dict[str, float]
@@ -136,7 +144,8 @@ class Service:
         """A `bodies.Question`, ready for JSON."""
         token = part = None
         if seat.status is Status.ASKED:
-            token = self.secrets.question(Address(number, release, seat.slot, seat.part))
+            address = Address(number, release, seat.slot, seat.part)
+            token = self.secrets.question(address, self.studies.design(number).attempt)
             part = seat.part + 1
         step = release + 1
         return {"status": str(seat.status), "parameters": shown, "step": step, "token": token,

@@ -20,8 +20,14 @@ from blindstep.optimize.planner import plan
 from blindstep.private.statement import Privacy
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")]
-Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+Words = Annotated[
+    str,
+    StringConstraints(
+        strip_whitespace=True, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]*$"
+    ),
+]
 # A step is released in one transaction: a million slots of 8 parameters hold it for about 3 seconds.
+# More people than 16 such steps would make the noise smaller than anybody could see.
 _MOST_SLOTS, _MOST_STEPS = 1_000_000, 1_000
 Real = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 
@@ -96,9 +102,9 @@ class StudySpec(_Strict):
 
     name: Words
     parameters: Annotated[list[Parameter], Field(min_length=1, max_length=256)]
-    people: Annotated[int, Field(ge=16, le=10**9, description="People expected.")]
-    epsilon: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
-    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    people: Annotated[int, Field(ge=16, le=16 * _MOST_SLOTS, description="People expected.")]
+    epsilon: Annotated[float, Field(ge=1e-4, le=100, allow_inf_nan=False)]
+    delta: Annotated[float, Field(ge=1e-30, lt=1)] | None = None
     answer: Answer = Answer()
     slots: Annotated[
         int | None,
@@ -116,7 +122,7 @@ class StudySpec(_Strict):
     cohort: Annotated[
         Words | None, Field(description="Whose ledger: studies on the same people share one.")
     ] = None
-    budget_epsilon: Annotated[float, Field(gt=0, le=100)] | None = Field(
+    budget_epsilon: Annotated[float, Field(ge=1e-4, le=100)] | None = Field(
         None, description="What all studies of the cohort may spend, at this study's delta."
     )
 
@@ -139,14 +145,13 @@ class StudySpec(_Strict):
 
     def plan(self) -> Plan:
         """The plan: two questions a person, answers as losses from 0 to 1."""
-        slots = _MOST_SLOTS if self.people // 16 > _MOST_SLOTS else None
         return plan(
             dim=len(self.parameters),
             records=self.people,
             privacy=self.privacy,
             questions=2,
             bounds=Range(0, 1),
-            first_batch=self.slots or slots,
+            first_batch=self.slots,
         )
 
     @property

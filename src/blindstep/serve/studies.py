@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 import secrets as random
 import threading
 from collections.abc import Sequence
@@ -12,22 +12,23 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.exc import IntegrityError
 
 from blindstep.errors import BlindstepError, InvalidArgument
-from blindstep.ledger.account import ROUNDING, Account, RunIdentity
-from blindstep.ledger.refusals import BudgetExceeded
+from blindstep.ledger.account import Account
 from blindstep.optimize.delta import check_delta
 from blindstep.optimize.plan import Plan
 from blindstep.private import accounting
 from blindstep.private.statement import Privacy
 from blindstep.serve import schema
-from blindstep.serve.accounts import Run, open_ledger, read_account
+from blindstep.serve.accounts import Run, open_ledger, read_account, require_room
 from blindstep.serve.database import Database
 from blindstep.serve.design import Design, Step, new_public_key
 from blindstep.serve.keys import Secrets
 from blindstep.serve.spec import StudySpec
 
 _MOST_STUDIES = 2**31 - 1
+_TRIES = 8
 
 
 class NoSuchStudy(BlindstepError):
@@ -65,64 +66,50 @@ class Studies:
         It is registered in its cohort's ledger in the same transaction. One that does not fit into
         the cohort's budget as a whole is refused, and nobody is asked.
         """
-        plan, study = spec.plan(), random.token_hex(8)
+        plan, study, public = spec.plan(), random.token_hex(8), new_public_key()
         check_delta(plan.privacy, plan.records)
+        # What is stored must be readable: a plan at the end of what numbers can say may not be.
+        Design(spec, Plan.from_json(plan.to_json()), public, _attempt())
+        for _ in range(_TRIES):
+            # Two studies that are made in one cohort at a time: the ledger's key lets one of them pass.
+            with contextlib.suppress(IntegrityError), self.database.begin() as connection:
+                self._insert(connection, spec, plan, study, public)
+                return study
+        raise WrongState("many studies are being made in this cohort at the same time: try again.")
+
+    def _insert(
+        self, connection: Connection, spec: StudySpec, plan: Plan, study: str, public: str
+    ) -> None:
         budget = None
         if spec.budget_epsilon is not None:
             budget = Privacy(epsilon=spec.budget_epsilon, delta=plan.delta).rho
         cohort = spec.cohort or f"people of study {study}"
-        with self.database.begin() as connection:
-            ledger = open_ledger(connection, cohort, budget)
-            run = Run(study, cohort, 0, plan)
-            identity = run.identity(ledger, self.secrets)
-            self._require_room(connection, ledger.account, identity)
-            ledger.register(identity)
-            now = self.database.now(connection)
-            connection.execute(
-                sa.insert(schema.studies).values(
-                    id=study,
-                    name=spec.name,
-                    spec=spec.model_dump_json(),
-                    plan=plan.to_json(),
-                    cohort=cohort,
-                    public_key=new_public_key(),
-                    attempt=0,
-                    made_on=datetime.now(UTC).date().isoformat(),
-                    slots=plan.first_batch,
-                    status="running",
-                    release=0,
-                    frozen=0,
-                    taken=0,
-                    answered=0,
-                    early=int(spec.close == "full"),
-                    deadline=now + spec.deadline_seconds,
-                )
+        ledger = open_ledger(connection, cohort, budget)
+        run = Run(study, cohort, _attempt(), plan)
+        identity = run.identity(ledger, self.secrets)
+        require_room(connection, ledger.account, identity)
+        ledger.register(identity)
+        now = self.database.now(connection)
+        connection.execute(
+            sa.insert(schema.studies).values(
+                id=study,
+                name=spec.name,
+                spec=spec.model_dump_json(),
+                plan=plan.to_json(),
+                cohort=cohort,
+                public_key=public,
+                attempt=run.attempt,
+                made_on=datetime.now(UTC).date().isoformat(),
+                slots=plan.first_batch,
+                status="running",
+                release=0,
+                frozen=0,
+                taken=0,
+                answered=0,
+                early=int(spec.close == "full"),
+                deadline=now + spec.deadline_seconds,
             )
-        return study
-
-    def _require_room(
-        self, connection: Connection, account: Account, identity: RunIdentity
-    ) -> None:
-        """Refuse a study that does not fit beside all that the cohort's open studies will spend.
-
-        The ledger itself counts what was charged: two studies that run at a time would both be let
-        in, and one would be stopped after people have answered.
-        """
-        if account.budget is None:
-            return
-        columns = schema.studies.c
-        chosen = sa.select(columns.id).where(columns.status.in_(("running", "paused")))
-        going_on = set(connection.execute(chosen).scalars())
-        will_spend = [identity.mu_per_pass * math.sqrt(identity.passes)]
-        for run, spent in ((run, account.spent(name)) for name, run in account.runs.items()):
-            planned = run.identity.mu_per_pass * math.sqrt(run.identity.passes)
-            will_spend.append(max(spent, planned) if run.identity.run in going_on else spent)
-        if accounting.compose(will_spend) > account.budget * (1 + ROUNDING):
-            raise BudgetExceeded(
-                f"this study asks for mu = {will_spend[0]:g}; its cohort's budget is "
-                f"{account.budget:g}, and studies that ran or run take "
-                f"{accounting.compose(will_spend[1:]):g} of it: ask for a smaller epsilon."
-            )
+        )
 
     def pause(self, study: str) -> None:
         """Ask nobody new and hold the deadline. Answers to what was shown are still taken."""
@@ -142,8 +129,7 @@ class Studies:
         """End a study for good. Votes of its open step are deleted and enter nothing."""
         with self.database.begin() as connection:
             row = self._locked(connection, study, ("running", "paused"))
-            self._set(connection, row, status="closed", frozen=0, remaining=None)
-            delete_votes(connection, row["number"])
+            end(connection, row["number"], "closed")
 
     def _locked(self, connection: Connection, study: str, allowed: Sequence[str]) -> RowMapping:
         row = self.database.locked(connection, self._find(connection, study)["number"])
@@ -155,35 +141,6 @@ class Studies:
     def _set(self, connection: Connection, row: RowMapping, **values: Any) -> None:
         chosen = schema.studies.c.number == row["number"]
         connection.execute(sa.update(schema.studies).where(chosen).values(**values))
-
-    def restored(self) -> list[str]:
-        """Say that the database is an older copy: studies that run pay for what may have been lost.
-
-        Steps after the copy was made may have been released. Their noise was another (`Secrets.noise`),
-        so nothing is given away in the clear; but people may be asked a second time in the same pass.
-        So all that an open study had still to release is charged as if it had been, and the study goes
-        on as a new attempt, which its ledger charges again. One that does not fit into its budget
-        twice is closed. Gives the ids of those that go on.
-        """
-        going_on = []
-        with self.database.begin() as connection:
-            open_ones = schema.studies.c.status.in_(("running", "paused"))
-            rows = connection.execute(sa.select(schema.studies).where(open_ones)).mappings().all()
-            for row in rows:
-                ledger, plan = open_ledger(connection, row["cohort"]), Plan.from_json(row["plan"])
-                lost, new = (
-                    Run(row["id"], row["cohort"], row["attempt"] + later, plan) for later in (0, 1)
-                )
-                ledger.register(lost.identity(ledger, self.secrets))
-                ledger.begin(row["id"], row["release"], plan.schedule.releases - row["release"])
-                if ledger.account.would_exceed(plan.terms.mu()):
-                    self._set(connection, row, status="closed", frozen=0)
-                    delete_votes(connection, row["number"])
-                    continue
-                ledger.register(new.identity(ledger, self.secrets), recharge=True)
-                self._set(connection, row, attempt=new.attempt)
-                going_on.append(row["id"])
-        return going_on
 
     # -- looking --------------------------------------------------------------------------------
 
@@ -271,7 +228,8 @@ class Studies:
                 if row is None:
                     raise NoSuchStudy
                 spec = StudySpec.model_validate_json(row["spec"])
-                known = Design(spec, Plan.from_json(row["plan"]), row["public_key"])
+                plan = Plan.from_json(row["plan"])
+                known = Design(spec, plan, row["public_key"], row["attempt"])
                 self._designs[number] = known
             return known
 
@@ -305,10 +263,30 @@ class Studies:
         return row["release"], self.standing(row["number"], row["release"])[1]
 
 
-def delete_votes(connection: Connection, number: int, release: int | None = None) -> None:
-    """Delete a study's votes: of one step, or all."""
-    gone = sa.delete(schema.votes).where(schema.votes.c.study == number)
-    connection.execute(gone if release is None else gone.where(schema.votes.c.release == release))
+def _attempt() -> str:
+    """A fresh name for an attempt: never one that a lost copy of the database has used."""
+    return random.token_hex(8)
+
+
+def delete_votes(connection: Connection, number: int, release: int) -> None:
+    """Delete the votes of a study's step."""
+    columns = schema.votes.c
+    chosen = (columns.study == number) & (columns.release == release)
+    connection.execute(sa.delete(schema.votes).where(chosen))
+
+
+def forget_people(connection: Connection, number: int) -> None:
+    """Delete the votes of a study that is over, and who was asked: nobody will be asked again."""
+    for table in (schema.votes, schema.asked):
+        connection.execute(sa.delete(table).where(table.c.study == number))
+
+
+def end(connection: Connection, number: int, status: str) -> None:
+    """End a study for good. What was released stays."""
+    ended = {"status": status, "frozen": 0, "salt": None, "remaining": None}
+    chosen = schema.studies.c.number == number
+    connection.execute(sa.update(schema.studies).where(chosen).values(**ended))
+    forget_people(connection, number)
 
 
 def spending(account: Account, study: str, delta: float) -> dict[str, float | None]:

@@ -3,7 +3,7 @@
 Requests of one study share a transaction (`voting.serve`). At rest a request is served at once; under
 load the batches grow by themselves. When the database was away, the batch is tried once more: all of
 it may be repeated (`voting`). After that its requests fail with `Unavailable`, and nothing was
-acknowledged.
+acknowledged; whoever repeats a request gets what the first try may have stored.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Writer(threading.Thread):
 
     async def submit(self, request: Request) -> Reply:
         """Serve a request in the next transaction."""
-        if self._waiting.qsize() > _MOST_WAITING:
+        if self._waiting.qsize() > _MOST_WAITING or not self.is_alive():
             raise Unavailable("too many requests are waiting: try again in a second.")
         loop = asyncio.get_running_loop()
         request.done = loop.create_future()
@@ -100,23 +100,13 @@ class Writer(threading.Thread):
         votes = [vote for request in requests for vote in request.votes]
         try:
             served = self._try(number, people, votes)
-            step = self._studies.step(served.row)
-        except Exception as error:
+            _tell(_replies(requests, served, self._studies.step(served.row)))
+            if served.full:
+                self._full()
+        except Exception as error:  # whatever it is, the next batch is served
             _log.error("a batch failed", extra={"error": type(error).__name__})
-            failed = Unavailable("the database does not answer: nothing was stored, try again.")
+            failed = Unavailable("the service cannot answer now: try again.")
             _tell([(request, failed) for request in requests])
-            return
-        seats, statuses, replies = iter(served.seats), iter(served.votes), []
-        for request in requests:
-            shown = [
-                (seat, _shown(step, seat)) for _, seat in zip(request.people, seats, strict=False)
-            ]
-            taken = [(status, _next(step, vote, status))
-                     for vote, status in zip(request.votes, statuses, strict=False)]  # fmt: skip
-            replies.append((request, Reply(served.row, shown, taken)))
-        _tell(replies)
-        if served.full:
-            self._full()
 
     def _try(self, number: int, people: list[bytes], votes: list[Vote]) -> Served:
         length = self._studies.design(number).plan.schedule.releases_per_pass
@@ -127,6 +117,19 @@ class Writer(threading.Thread):
                 if not again or not is_passing(error):
                     raise
         raise AssertionError  # the loop returns or raises
+
+
+def _replies(requests: list[Request], served: Served, step: Step) -> list[tuple[Request, Reply]]:
+    """To each request what became of its people and its votes."""
+    seats, statuses, replies = iter(served.seats), iter(served.votes), []
+    for request in requests:
+        shown = [(seat, _shown(step, seat)) for _, seat in zip(request.people, seats, strict=False)]
+        taken = [
+            (status, _next(step, vote, status))
+            for vote, status in zip(request.votes, statuses, strict=False)
+        ]
+        replies.append((request, Reply(served.row, shown, taken)))
+    return replies
 
 
 def _shown(step: Step, seat: Seat) -> dict[str, float]:

@@ -23,8 +23,8 @@
         if (response.ok || (response.status < 500 && response.status !== 429)) {
           return response.ok ? await response.json() : { status: "refused", next: null };
         }
-      } catch (error) {
-        if (--tries <= 0) throw error;
+      } catch {
+        // No network: as if it were busy.
       }
       if (--tries <= 0) throw new Error("the service is busy");
       await new Promise((done) => setTimeout(done, wait));

@@ -1,0 +1,159 @@
+"""What a sceptic tried: one bad study, request or moment must not take the rest along."""
+
+import socket
+import threading
+
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from blindstep.cli import app as commands
+from blindstep.serve import design, writer
+from blindstep.serve.app import create_app
+from blindstep.serve.studies import Studies
+from serving import SECRETS, SPEC, fresh_settings, spec
+
+
+@pytest.fixture
+def client(tmp_path):
+    """A service with an admin's token; what nobody expects inside it would be raised here."""
+    with TestClient(create_app(fresh_settings(tmp_path))) as opened:
+        token = opened.app.state.service.access.create("admin", None, "test")[1]
+        opened.headers["Authorization"] = f"Bearer {token}"
+        yield opened
+
+
+def made(client, **changed):
+    return client.post("/v1/studies", json=SPEC | changed)
+
+
+def ask(client, study, person):
+    return client.post(f"/v1/studies/{study}/questions", json={"person": person})
+
+
+@pytest.mark.parametrize("changed", [{"epsilon": 1e-4}, {"epsilon": 1e-9}, {"delta": 5e-324}])
+def test_a_study_at_the_end_of_numbers_is_made_or_refused_and_others_go_on(client, changed):
+    assert made(client, **changed).status_code in (201, 422)
+    listed = client.get("/v1/studies")
+    assert listed.status_code == 200
+    study = made(client).json()["id"]
+    assert ask(client, study, "anna").json()["status"] == "asked"
+
+
+def test_an_error_after_the_transaction_is_one_refusal(client, monkeypatch):
+    study = made(client).json()["id"]
+    with monkeypatch.context() as broken:
+        broken.setattr(writer, "_shown", lambda *_: 1 / 0)
+        assert ask(client, study, "anna").status_code == 503
+    assert ask(client, study, "anna").json()["status"] == "asked"
+
+
+def test_what_nobody_expected_is_a_500_without_its_text(client, monkeypatch, caplog):
+    def fails(*_):
+        raise RuntimeError("the secret of anna")
+
+    monkeypatch.setattr(Studies, "all", fails)
+    response = client.get("/v1/studies")  # would raise here if the server around were told
+    assert response.status_code == 500
+    assert "anna" not in response.text + caplog.text
+
+
+def test_many_answers_at_once_are_many_requests(client):
+    service = client.app.state.service
+    service.anonymous._rate = service.rate._rate = 50.0
+    body = {"answers": [{"token": "none", "value": 1}] * 200}
+    for _ in ("with a token", "without"):
+        assert client.post("/v1/answers/bulk", json=body).status_code == 200
+        assert client.post("/v1/answers/bulk", json=body).status_code == 429
+        client.headers.pop("Authorization", None)
+
+
+def test_wrong_tokens_cannot_be_tried_for_ever(client):
+    client.app.state.service.mistaken._rate = 5.0
+    assert client.get("/v1/studies").status_code == 200
+    statuses = [
+        client.get("/v1/studies", headers={"Authorization": f"Bearer {n}"}).status_code
+        for n in range(12)
+    ]
+    assert set(statuses) == {401, 429}
+    assert statuses[0] == 401
+    assert client.get("/v1/studies").status_code == 200  # who is known is not kept out
+
+
+def test_only_bulk_answers_may_be_long_and_forms_are_short(client):
+    assert client.post("/studies/ab/bulk", content=b"x" * 100_000).status_code == 413
+    many = "&".join(f"a{n}=1" for n in range(100))
+    assert client.post("/login", content=many).status_code == 422
+
+
+@pytest.mark.parametrize("name", ["\x00", "a\nb", "\x1f"])
+def test_control_characters_are_refused_wherever_they_would_be_stored(client, name):
+    assert made(client, name=name).status_code == 422
+    assert made(client, cohort=name).status_code == 422
+    token = {"scope": "admin", "label": name}
+    assert client.post("/v1/tokens", json=token).status_code == 422
+    token = {"scope": "site", "study": name}
+    assert client.post("/v1/tokens", json=token).status_code == 422
+    assert client.delete("/v1/tokens/%00").status_code == 422
+
+
+def test_studies_that_are_made_at_once_in_one_cohort_are_all_made(bench):
+    given, studies = spec(cohort="readers", budget_epsilon=50), []
+    workers = [Studies(bench.database, SECRETS) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda worker=worker: studies.append(worker.create(given)))
+        for worker in workers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(studies)) == 4
+    assert set(bench.studies.account("readers").runs) == set(studies)
+
+
+def test_points_of_many_parameters_are_kept_in_little_memory(bench, monkeypatch):
+    monkeypatch.setattr(design, "_CHUNK", 2)
+    monkeypatch.setattr(design, "_KEPT_BYTES", 3 * 2 * 2 * 2 * 8)
+    study, _ = bench.create(people=16 * 20)
+    step = bench.studies.step(bench.studies.row(study))
+    first = [step.show(slot, 1) for slot in range(20)]
+    assert len(step._chunks) == 3
+    assert [step.show(slot, 1) for slot in range(20)] == first
+
+
+@pytest.mark.parametrize(
+    ("database", "word"),
+    [
+        ("sqlite:////nowhere/at/all.db", "cannot be used"),
+        ("sqlite:///no-database", "cannot be used"),
+        ("postgresql://nobody@127.0.0.1:1/none", "cannot be used"),
+        ("postgresql://host:port/name", "cannot be read"),
+        ("mysql://host/name", "kind 'mysql'"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_one_line(tmp_path, monkeypatch, database, word):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "no-database").write_text("a letter, " * 1000)
+    said = CliRunner().invoke(commands, ["serve", "migrate", "--database", database])
+    assert said.exit_code == 2
+    assert word in said.stderr
+    assert len(said.stderr.strip().splitlines()) == 1
+
+
+def test_a_port_that_is_taken_is_said_before_a_token_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        said = CliRunner().invoke(commands, ["serve", "--port", str(taken.getsockname()[1])])
+    assert said.exit_code == 2
+    assert "give another --port" in said.stderr
+    assert not (tmp_path / "blindstep.db").exists()
+
+
+def test_what_was_lost_is_named_by_cohort_and_mu(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(commands, ["serve", "restored", "--lost", "readers"])
+    assert said.exit_code == 2
+    assert "COHORT=MU" in said.stderr
