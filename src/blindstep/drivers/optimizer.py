@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
-from blindstep.drivers.planned import refuse_for_networks
+from blindstep.drivers.planned import refuse_for_networks, refuse_gradients
 from blindstep.drivers.pytrees import ParameterSpace, rounding
 from blindstep.drivers.query import BatchQuery
 from blindstep.drivers.result import Result, finished
@@ -111,6 +111,7 @@ class Optimizer(Uncopied):
                 f"the plan is for {plan.dim} parameters, but params has {self.space.dim}: plan again."
             )
         refuse_for_networks(plan)
+        refuse_gradients(plan)
         check_delta(plan.privacy, plan.records)
         check_delta(budget, plan.records, "budget")
         check_prospects(plan, rounding(params))
