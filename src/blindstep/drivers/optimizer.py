@@ -32,6 +32,7 @@ from blindstep.drivers.statements import of_plan
 from blindstep.drivers.step import release_answers, traced
 from blindstep.drivers.tasks import numbers
 from blindstep.errors import HorizonExceeded, InvalidArgument, answers_typos
+from blindstep.estimate.estimators import from_values
 from blindstep.estimate.scales import Scales, by_start
 from blindstep.ledger import fingerprints
 from blindstep.ledger.checkpoint import Arrays
@@ -353,7 +354,7 @@ class Optimizer(Uncopied):
             step=self.step,
             rows=self._gate.rows(self._gate.position),
             space=self.space,
-            _estimator=self._machine.estimator,
+            _estimator=from_values(self._machine.estimator),
             _query=self._machine.ask(self._state, self._kind(), self._gate.public),
             _scales=self._scales,
         )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from blindstep.drivers.pytrees import on_disk
-from blindstep.estimate.estimators import Estimator
+from blindstep.estimate.estimators import from_values
 from blindstep.estimate.probing import probing_of_answers
 from blindstep.estimate.vectors import Vectors
 from blindstep.optimize.conversion import Conversion, State, Told
@@ -58,7 +58,6 @@ def release_answers(
     public: Key[Array, ""],
 ) -> tuple[Memory, tuple[State, Told]]:
     """The next step from its answers, in the order of the batch's questions."""
-    assert isinstance(machine.estimator, Estimator)  # an answer is a value, and has no gradient
-    probing = probing_of_answers(machine.estimator, answers)
+    probing = probing_of_answers(from_values(machine.estimator), answers)
     memory, state, told = take_step(machine, probing, permit, memory, state, kind, public)
     return memory, (state, told)

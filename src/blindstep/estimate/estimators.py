@@ -216,6 +216,12 @@ class Estimator(Estimate):
         return (self.sides if kind is Kind.GRAD else 2) * self.directions
 
 
+def from_values(estimate: Estimate) -> Estimator:
+    """The estimate, where it can only be one from values: what comes from outside has no gradient."""
+    assert isinstance(estimate, Estimator)
+    return estimate
+
+
 def gain_of(sampler: Directions, sharing: Sharing, directions: int, dim: int) -> float:
     """The longest that a record's vector can be if all |c_j| <= 1.
 

@@ -8,7 +8,6 @@ a batch. State machine and driver know these two and nothing else. The gate clip
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Self
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -85,7 +84,7 @@ class Estimate(eqx.Module):
         """The gradient that a running sum of releases stands for; `frame` is of shared directions."""
         return sums
 
-    def working_in(self, dtype: DTypeLike) -> Self:
+    def working_in(self, dtype: DTypeLike) -> "Estimate":
         """The same, evaluating the loss in the precision of parameters of `dtype`."""
         single = jnp.finfo(dtype).bits <= 32
         return dataclasses.replace(self, precision="float32" if single else "float64")

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxtyping import PyTree
 
-from blindstep.estimate.estimators import Estimator
+from blindstep.estimate.estimators import from_values
 from blindstep.estimate.gradients import At, Differentiating, Gradient
 from blindstep.estimate.probing import probing_of_loss
 from blindstep.estimate.vectors import Estimate, Vectors
@@ -20,5 +20,4 @@ def vectors_of_loss(estimate: Estimate, at: At, data: PyTree, spread: Any = None
     """
     if isinstance(estimate, Gradient):
         return Differentiating(estimate, at, data, spread)
-    assert isinstance(estimate, Estimator)
-    return probing_of_loss(estimate, at, data, spread)
+    return probing_of_loss(from_values(estimate), at, data, spread)
