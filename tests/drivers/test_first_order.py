@@ -2,6 +2,7 @@
 
 import json
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,6 +88,18 @@ def test_a_record_without_a_finite_gradient_counts_zero():
     plan = planned(NAIVE | {"first_batch": 24, "horizon": 1, "passes": 1})
     one, two = (run(plan=plan, loss=root, data=data) for data in (silent, still))
     assert one.history.gradient_norm[0, 0] == two.history.gradient_norm[0, 0]
+
+
+def test_a_record_that_fails_a_check_counts_zero_and_nothing_is_said(capfd):
+    def checked(x, z):
+        return square(eqx.error_if(x, z[0] > 9, "a secret"), z)
+
+    failing, still = DATA.copy(), DATA.copy()
+    failing[3], still[3] = 10.0, 0.0
+    plan = planned(NAIVE | {"first_batch": 24, "horizon": 1, "passes": 1})
+    one, two = (run(plan=plan, loss=checked, data=data) for data in (failing, still))
+    assert one.history.gradient_norm[0, 0] == two.history.gradient_norm[0, 0]
+    assert capfd.readouterr() == ("", "")
 
 
 # -- the same plan, ledger, checkpoint, people, audit ------------------------------------------------
