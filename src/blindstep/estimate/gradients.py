@@ -29,7 +29,7 @@ from blindstep.estimate.vectors import Estimate, Query, Vectors
 from blindstep.private.gate import Contributions
 from blindstep.private.schedule import Kind
 
-# A gradient counts as so many evaluations: one of the loss, and two as long on the way back.
+# A gradient counts as so many evaluations: the loss once, and hardly more than twice as long back.
 COST = 3
 
 # The loss of one record at one point.
