@@ -6,7 +6,8 @@ At each step every record of a batch contributes a vector v_i of k numbers, and
 
 with rate_t falling linearly to 0 over the run (post-processing; free). They differ in v_i and lift:
 
-- first-order DP gradient descent: v_i = grad f(x, z_i), k = d, lift the identity;
+- DP-SGD, with Poisson batches: v_i = grad f(x, z_i), k = d, lift the identity. (First order on disjoint
+  batches is blindstep itself, `estimate="gradient"`.)
 - DPZero (Zhang et al. 2024): one direction u, uniform on the sphere of radius sqrt(d), shared by the
   batch; v_i = (f(x + h u, z_i) - f(x - h u, z_i)) / 2h, k = 1, lift(r) = r u;
 - DP-AggZO (USENIX Security 2025): K Gaussian directions shared by the batch, the K differences of a
@@ -48,7 +49,7 @@ class Setting:
         batches: batches in a pass.
         clip: C; infinite without privacy.
         rate: initial step size.
-        directions: K; 0 means first order, 1 is DPZero, more is DP-AggZO.
+        directions: K; 0 means gradients, 1 is DPZero, more is DP-AggZO.
         smoothing: h, in units of a direction of length about sqrt(d).
         adam: scale steps as Adam does (references without privacy only).
     """

@@ -3,8 +3,8 @@
 The first of each list is a sensible default: `--quick` takes it and does not choose. Ranges were
 set by looking at validation scores only.
 
-Steps in units that do not depend on the clip: a rate is divided by C for first-order methods, whose
-gradients are mostly longer than C. The joint clip of K differences grows as sqrt(K), as their norm
+Steps in units that do not depend on the clip: a rate is divided by C for DP-SGD, whose gradients are
+mostly longer than C. The joint clip of K differences grows as sqrt(K), as their norm
 does.
 """
 
@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.baselines import Setting
 from benchmarks.problems import Problem
 
 
-def first_order(
-    passes: list[int], clips: list[float], steps: list[float], batches: int = 1
+def poisson(
+    passes: list[int], clips: list[float], steps: list[float], batches: int
 ) -> list[Setting]:
-    """Every combination; `steps` are rate x clip."""
+    """DP-SGD, every combination; `steps` are rate x clip."""
     return [Setting(p, batches, c, s / c) for p, c, s in itertools.product(passes, clips, steps)]
 
 
@@ -63,17 +64,9 @@ def free_zeroth(layouts: list[tuple[int, int]], rates: list[float], h: float) ->
 
 GRIDS: dict[str, dict[str, list[Setting]]] = {
     "digits": {
-        "first-order": [
-            *first_order([40, 20, 80], [1.0, 0.25], [24.0, 16.0, 32.0]),
-            *first_order([40, 20], [1.0], [4.0, 8.0, 16.0], batches=4),
-        ],
-        "first-order, 20 passes": [
-            *first_order([20], [1.0, 0.25], [24.0, 16.0, 32.0, 48.0]),
-            *first_order([20], [1.0], [4.0, 8.0, 16.0], batches=4),
-        ],
         "first-order, Poisson": [
-            *first_order([40, 20], [1.0], [2.0, 1.0, 4.0], batches=10),
-            *first_order([40, 80], [1.0], [4.0, 2.0, 8.0], batches=4),
+            *poisson([40, 20], [1.0], [2.0, 1.0, 4.0], batches=10),
+            *poisson([40, 80], [1.0], [4.0, 2.0, 8.0], batches=4),
         ],
         "DPZero": dpzero([(4000, 1), (1000, 4), (8000, 1)], [1.0, 3.0], [0.06, 0.12], 1e-3),
         "DPZero, 20 passes": dpzero(
@@ -88,15 +81,7 @@ GRIDS: dict[str, dict[str, list[Setting]]] = {
         "zeroth-order": free_zeroth([(64, 160)], [1.0, 0.5, 2.0], 1e-3),
     },
     "a9a": {
-        "first-order": [
-            *first_order([40, 10, 160], [2.0, 0.5], [10.0, 1.0, 3.0, 30.0]),
-            *first_order([40, 10], [2.0], [3.0, 1.0, 10.0], batches=4),
-        ],
-        "first-order, 20 passes": [
-            *first_order([20], [2.0, 0.5], [10.0, 1.0, 3.0, 30.0]),
-            *first_order([20], [2.0], [3.0, 1.0, 10.0], batches=4),
-        ],
-        "first-order, Poisson": first_order([20, 5], [2.0], [3.0, 0.3, 1.0], batches=20),
+        "first-order, Poisson": poisson([20, 5], [2.0], [3.0, 0.3, 1.0], batches=20),
         "DPZero": [
             *dpzero([(1000, 1), (300, 1)], [3.0, 1.0], [0.3, 0.1], 1e-3),
             *dpzero([(2000, 1)], [3.0], [0.3], 1e-3),
@@ -108,7 +93,6 @@ GRIDS: dict[str, dict[str, list[Setting]]] = {
     # The 0/1 loss does not change when parameters are scaled, so smoothing 1 is no restriction; a
     # difference is -1/2, 0 or 1/2.
     "zero-one": {
-        "first-order": first_order([20], [1.0], [1.0]),
         "DPZero": dpzero([(1000, 1)], [0.5], [3.0, 1.0, 10.0, 30.0], 1.0),
         "DP-AggZO": aggzo([(32, 60), (32, 120)], [0.3, 0.1], [100.0, 30.0, 300.0], 1.0),
         "Adam": adam([(20, 100)], [1e-2, 3e-3, 3e-2]),
@@ -124,9 +108,6 @@ def synthetic(dim: int) -> dict[str, list[Setting]]:
     """
     root = math.sqrt(dim)
     return {
-        "first-order": [
-            s for p in (40, 10, 160) for s in first_order([p], [1.0], [12.0 / p, 6.0 / p, 24.0 / p])
-        ],
         "DPZero": [
             s
             for p in (400, 100, 1600)
@@ -178,3 +159,26 @@ def tight_20_passes(problem: Problem) -> list[dict[str, Any]]:
         {**common, "directions": q, "reach": r, "clip": c}
         for q, r, c in [(128, 0.4, 0.5), (128, 0.6, 0.5), (256, 0.4, 0.5), (256, 0.6, 0.5)]
     ]
+
+
+def gradients(problem: Problem, of_values: Callable[[Problem], list[Any]] = tight) -> list[Any]:
+    """First order: the settings of `of_values`, with the gradient in the place of directions.
+
+    On the synthetic problem, where those are planned from L and the gap: a few lengths of steps that
+    add up to what reaches the valleys. Nothing where the loss has no gradient.
+    """
+    given = {"preset": "tight", "estimate": "gradient"}
+    if problem.name == "zero-one":
+        return []
+    if problem.name == "synthetic":
+        common = {**given, "horizon": 10, "batches": 1, "clip": 1.0}
+        return [
+            {**common, "passes": p, "reach": far / p}
+            for p in (40, 10, 160)
+            for far in (6.0, 3.0, 12.0)
+        ]
+    exact = [
+        given | {name: at for name, at in each.items() if name not in ("directions", "smoothing")}
+        for each in of_values(problem)
+    ]
+    return [each for place, each in enumerate(exact) if each not in exact[:place]]

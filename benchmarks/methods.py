@@ -77,13 +77,12 @@ def run_plan(problem: Problem, records: Records, plan: bs.Plan, seed: int) -> Ou
     """blindstep itself, by a ready plan. The answer is the last round's mean."""
     began = time.perf_counter()
     result = bs.minimize(problem.loss, problem.start(seed), records, plan=plan, seed=seed)
-    size = (plan.first_batch + plan.diff_batch * (plan.period - 1)) * plan.horizon // plan.period
     return Outcome(
         params=result.params,
         path=result.means,
         noise_std=plan.noise_std,
         relation=REPLACE,
-        evaluations=2 * plan.directions * plan.rounds * size,
+        evaluations=plan.evaluations,
         seconds=time.perf_counter() - began,
     )
 
@@ -132,7 +131,7 @@ def tight_planned(
         dim=problem.dim,
         privacy=privacy,
         bounds=bs.Clip(fixed.pop("clip")),
-        radius=fixed["smoothing"] + fixed["horizon"] * fixed["reach"],
+        radius=fixed.get("smoothing", 0.0) + fixed["horizon"] * fixed["reach"],
         **fixed,
     )
     return run_plan(problem, records, plan, seed)
@@ -144,12 +143,11 @@ METHODS: dict[str, Method] = {
         "the same, 20 passes", REPLACE, grids.tight_20_passes, tight_planned
     ),
     "first-order": Method(
-        "DP gradient descent, disjoint batches", REPLACE, grid("first-order"),
-        private_baseline(SAMPLING[0]),
+        "preset tight on gradients", REPLACE, grids.gradients, tight_planned
     ),
     "first-order, 20 passes": Method(
-        "the same, 20 passes", REPLACE, grid("first-order, 20 passes"),
-        private_baseline(SAMPLING[0]),
+        "the same, 20 passes", REPLACE,
+        functools.partial(grids.gradients, of_values=grids.tight_20_passes), tight_planned,
     ),
     "first-order, Poisson": Method(
         "DP-SGD, Poisson batches, same relation", REPLACE, grid("first-order, Poisson"),

@@ -1,8 +1,10 @@
 """Who competes in `benchmarks.no_knobs`, with which settings, on a problem with data.
 
-Only "blindstep" and "0.1 defaults" could be run as they are on private records: they choose nothing.
-The others take the best of 24 settings or more by validation, *which no epsilon counts*: they are
-unfair references. All private methods promise the same: replace one record, the same epsilon and delta.
+Only "blindstep", "first-order" and "0.1 defaults" could be run as they are on private records: they
+choose nothing. First order is blindstep itself with `estimate="gradient"`, so that these two differ in
+the estimate alone. The others take the best of 24 settings or more by validation, *which no epsilon
+counts*: they are unfair references. All private methods promise the same: replace one record, the same
+epsilon and delta.
 
 Rates are in the units of `benchmarks.grids`. Function-value methods are bounded in evaluations: at most
 2 x 2,048 for each record.
@@ -82,18 +84,6 @@ def _flat(problem: Problem) -> bool:
 # What each may choose from.
 
 
-def first_order_settings(problem: Problem) -> list[Setting]:
-    """48 settings or more: 4 numbers of passes, 2 clips, 6 lengths of steps.
-
-    Linear models may take 512 passes as well: the regression is a point better with them, while the
-    digits lose 5 (validation, epsilon 1).
-    """
-    clips, linear = ([1.0, 0.25], False) if _network(problem) else ([2.0, 0.5], True)
-    longest = grids.first_order([512], clips, [0.3, 1.0, 3.0, 10.0]) if linear else []
-    steps = [3.0, 0.3, 1.0, 10.0, 30.0, 100.0]
-    return [*grids.first_order([16, 4, 48, 128], clips, steps), *longest]
-
-
 def aggregated_settings(problem: Problem) -> list[Setting]:
     """32 settings or more; a 0/1 loss is looked at from afar."""
     if _flat(problem):
@@ -166,8 +156,10 @@ def contest(problem: Problem) -> Contest:
             problem, records, version_0_1(problem, records, privacy), seed
         ).params
 
-    def now(records: Records, privacy: bs.Privacy | None, _: Any, seed: int) -> Any:
-        return bs.minimize(problem.loss, problem.start(seed), records, privacy=privacy).params
+    def now(of: Problem, **options: Any) -> Callable[..., Any]:
+        return lambda records, privacy, _, seed: (
+            bs.minimize(of.loss, of.start(seed), records, privacy=privacy, **options).params
+        )
 
     records = count_records(problem.split.train)
     return Contest(
@@ -176,8 +168,8 @@ def contest(problem: Problem) -> Contest:
         problem.dim,
         problems.delta_for(records),
         {
-            BLINDSTEP: entrant([None], now),
-            FIRST_ORDER: entrant(first_order_settings(problem), baseline(differentiable)),
+            BLINDSTEP: entrant([None], now(problem)),
+            FIRST_ORDER: entrant([None], now(differentiable, estimate="gradient")),
             AGGREGATED: entrant(aggregated_settings(problem), baseline(problem)),
             ONE_DIRECTION: entrant(one_direction_settings(problem), baseline(problem)),
             BEFORE: entrant([None], before),

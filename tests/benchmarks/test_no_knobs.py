@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import json
 import math
+import types
 
 import jax
 import numpy as np
 import pytest
-from benchmarks import no_knobs, no_knobs_methods, no_knobs_problems, no_knobs_votes
+from benchmarks import (
+    grids,
+    methods,
+    no_knobs,
+    no_knobs_methods,
+    no_knobs_problems,
+    no_knobs_votes,
+)
 from benchmarks.data import Split
 from benchmarks.no_knobs_methods import Contest, Entrant
 from benchmarks.no_knobs_votes import VoteSetting
@@ -126,13 +134,13 @@ def test_delta_is_below_a_tenth_of_one_over_the_records():
 @pytest.mark.parametrize("make", [small, network])
 def test_references_have_24_settings_and_a_bounded_number_of_evaluations(make):
     entrants = no_knobs_methods.contest(make()).entrants
-    for name in (no_knobs_methods.FIRST_ORDER, "DP-AggZO", "DPZero"):
+    for name in ("DP-AggZO", "DPZero"):
         settings = entrants[name].settings
         assert len(set(settings)) == len(settings) >= 24
         assert all(
             2 * s.directions * s.passes <= no_knobs_methods.MOST_EVALUATIONS for s in settings
         )
-    for name in (no_knobs_methods.BLINDSTEP, "0.1 defaults"):
+    for name in (no_knobs_methods.BLINDSTEP, no_knobs_methods.FIRST_ORDER, "0.1 defaults"):
         assert entrants[name].settings == [None]
     asked = no_knobs_votes.contest().entrants
     for name in (no_knobs_methods.FIRST_ORDER, "DPZero"):
@@ -157,27 +165,52 @@ def test_trials_see_fit_and_validation_and_runs_that_count_train_and_test():
         "seen", "points", True, no_knobs_problems.logistic, no_knobs_problems.logistic, bs.Clip(1.0),
         None, None, lambda seed: np.zeros(1, np.float32), score, split,
     )  # fmt: skip
-    entrant = no_knobs_methods.contest(problem).entrants[no_knobs_methods.FIRST_ORDER]
+    entrant = no_knobs_methods.contest(problem).entrants["DP-AggZO"]
     privacy = bs.Privacy(epsilon=1, delta=1e-5)
     for trial in (True, False):
         entrant.points(entrant.settings[0], privacy, 0, trial)
     assert seen == [parts["validation"], parts["test"]]
 
 
-def test_first_order_follows_the_surrogate_where_the_loss_is_flat():
+def test_first_order_is_the_same_call_on_gradients_of_the_surrogate(monkeypatch):
     def flat(params, record):
         return 0.0 * params[0]
 
-    problem = small(score=lambda params, records: float(params[0]))
-    flat_one = Problem(**{**vars(problem), "loss": flat})
-    runs = [
-        no_knobs_methods.contest(given).entrants[no_knobs_methods.FIRST_ORDER].points
-        for given in (problem, flat_one)
-    ]
-    setting = no_knobs_methods.first_order_settings(problem)[0]
-    sloped, surrogate = (run(setting, bs.Privacy(rho=1e6), 0, False) for run in runs)
-    assert surrogate == pytest.approx(sloped)
-    assert abs(surrogate - problem.start(0)[0]) > 0.1
+    problem = small()
+    calls, privacy = [], bs.Privacy(epsilon=1, delta=1e-3)
+
+    def minimize(loss, start, records, **options):
+        calls.append((loss, options))
+        return types.SimpleNamespace(params=start)
+
+    monkeypatch.setattr(bs, "minimize", minimize)
+    entrants = no_knobs_methods.contest(Problem(**{**vars(problem), "loss": flat})).entrants
+    for name in (no_knobs_methods.BLINDSTEP, no_knobs_methods.FIRST_ORDER):
+        entrants[name].points(None, privacy, 0, False)
+    given = {"privacy": privacy}
+    assert calls == [(flat, given), (problem.reference_loss, given | {"estimate": "gradient"})]
+
+
+def test_first_order_in_units_of_the_parameters_has_the_settings_of_values():
+    for name in ("digits", "a9a"):
+        problem = Problem(**{**vars(small()), "name": name})
+        settings = grids.gradients(problem)
+        assert all(each["estimate"] == "gradient" for each in settings)
+        assert not any({"directions", "smoothing"} & each.keys() for each in settings)
+        kept = ("passes", "reach", "clip")
+        of = [
+            {tuple(e[k] for k in kept) for e in all_} for all_ in (settings, grids.tight(problem))
+        ]
+        assert of[0] == of[1]
+        assert len(of[0]) == len(settings)
+    records = problem.split.train
+    outcome = methods.METHODS["first-order"].run(
+        problem, records, bs.Privacy(rho=8.0), settings[0], 0
+    )
+    assert problem.score(outcome.params, problem.split.test) > 80.0
+    assert outcome.evaluations == 3 * settings[0]["passes"] * len(records["label"])
+    flat = Problem(**{**vars(small()), "name": "zero-one"})
+    assert grids.gradients(flat) == []
 
 
 def test_a_trial_that_was_lucky_once_is_not_chosen():

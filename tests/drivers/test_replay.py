@@ -180,9 +180,21 @@ def program(plan, data):
     return traced.value.args[0]
 
 
-@pytest.mark.parametrize(("sampler", "sharing"), [("sphere", "record"), ("structured", "block")])
-def test_no_branch_of_the_compiled_program_looks_at_records_or_noise(sampler, sharing):
-    plan = bs.plan(records=10, dim=2, **CHOICES, sampler=sampler, sharing=sharing, rounds=1)
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"sampler": "sphere", "sharing": "record"},
+        {"sampler": "structured", "sharing": "block"},
+        {"estimate": "gradient"},
+    ],
+    ids=["own", "shared", "gradients"],
+)
+def test_no_branch_of_the_compiled_program_looks_at_records_or_noise(chosen):
+    given = CHOICES | {"rounds": 1} | chosen
+    if "estimate" in chosen:
+        none = {"lipschitz": None, "directions": None, "smoothing": None}
+        given |= none | {"bounds": bs.Clip(1.0, 1.0)}
+    plan = bs.plan(records=10, dim=2, **given)
     assert decisions(program(plan, np.zeros((10, 2))), [True, True, True]) == []
 
 

@@ -15,6 +15,11 @@ from mutations import spoil_bytes, spoil_text
 FACTS = {"records": 96, "dim": 2, "radius": 0.5, "lipschitz": 1.0, "gap": 1.0}
 PLAN = plan(**FACTS, privacy=Privacy(rho=1.0), horizon=4, period=4, bounds=Clip(1.0, 0.5))
 
+GRADIENTS = plan(
+    **{"records": 96, "dim": 2, "radius": 0.5, "horizon": 4, "period": 4, "estimate": "gradient"},
+    **{"privacy": Privacy(rho=1.0), "bounds": Clip(1.0, 0.5), "first_batch": 8, "diff_batch": 4},
+)
+
 
 def edited(**changes):
     return json.dumps({**PLAN.to_dict(), **changes})
@@ -26,6 +31,8 @@ def edited(**changes):
         PLAN,
         plan(**{**FACTS, "records": 10**4}, privacy=Privacy(epsilon=4), preset="paper", horizon=8),
         plan(records=100, dim=2, radius=1, privacy=Privacy(epsilon=1.5), bounds=Clip(1)),
+        GRADIENTS,
+        plan(records=100, dim=2, privacy=Privacy(epsilon=1.5), estimate="gradient"),
     ],
 )
 def test_plans_survive_json(made):
@@ -33,6 +40,26 @@ def test_plans_survive_json(made):
     assert read == made
     assert read.to_dict() == made.to_dict()
     assert read.terms.noise_std == made.terms.noise_std
+
+
+def test_plans_from_values_are_written_as_before_there_were_gradients():
+    assert "estimate" not in PLAN.to_dict()
+    assert Plan.from_json(edited()).estimate == "values"
+    assert Plan.from_json(edited(estimate="values")) == PLAN
+    assert GRADIENTS.to_dict()["estimate"] == "gradient"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sampler": "haar"}, {"directions": 2}, {"smoothing": 0.1}, {"sharing": "block"},
+        {"lipschitz": 1.0}, {"gap": 1.0}, {"preset": "paper"}, {"bounds": {"first_clip": 1.0}},
+        {"estimate": "values"}, {"estimate": "slope"},
+    ],
+)  # fmt: skip
+def test_a_file_with_gradients_has_no_directions_and_no_certificate(changes):
+    with pytest.raises(InvalidArgument):
+        Plan.from_json(json.dumps({**GRADIENTS.to_dict(), **changes}))
 
 
 def test_a_file_has_the_choices_and_what_follows_from_them():

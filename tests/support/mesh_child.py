@@ -27,6 +27,10 @@ PLANS = {
         **{"horizon": 3, "period": 1, "first_batch": 203, "passes": 6, "smoothing": 0.1},
         **{"sharing": "block", "sampler": "haar", "directions": 3},
     },
+    "gradients": {
+        **{"estimate": "gradient", "lipschitz": None, "bounds": bs.Clip(1.0), "horizon": 3},
+        **{"period": 1, "first_batch": 203, "passes": 6},
+    },
 }
 
 
@@ -36,12 +40,12 @@ def loss(x, z):
 
 def run(data, plan, **options):
     start = np.zeros(DIM)
-    return bs.minimize(loss, start, data, **BUDGET, **PLANS[plan], **{"seed": 3, **options})
+    return bs.minimize(loss, start, data, **BUDGET | PLANS[plan], **{"seed": 3, **options})
 
 
 def flops(data, plan_name, sharding):
     """Operations that each device does in one round, counted by the compiler."""
-    plan = bs.plan(records=RECORDS, dim=DIM, **BUDGET, **PLANS[plan_name])
+    plan = bs.plan(records=RECORDS, dim=DIM, **BUDGET | PLANS[plan_name])
     space = ParameterSpace.of(np.zeros(DIM))
     machine, found = compiled.prepare(plan.build(), space), []
     session = Session(plan.terms, plan.to_dict(), machine.begin(jnp.zeros(DIM)), Storage(), dict)

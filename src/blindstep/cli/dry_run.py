@@ -15,10 +15,12 @@ from rich.console import Console
 from blindstep.cli.common import print_json
 from blindstep.cli.problem_file import ProblemFile
 from blindstep.drivers import rehearsal
+from blindstep.drivers.differentiable import check_gradient
 from blindstep.insight.tables import plan_table
 from blindstep.ledger.budgets import account_at, require_room
 from blindstep.ledger.refusals import CheckpointUnwritable
 from blindstep.ledger.storage import Storage
+from blindstep.optimize.choices import GRADIENT
 from blindstep.optimize.plan import Plan
 from blindstep.private import accounting
 
@@ -39,7 +41,11 @@ def rehearse_run(
         as_json: print JSON for machines.
     """
     with jax.enable_x64(True):
-        rehearsal.rehearse_compiled(given.loss, given.params, given.data)
+        if differentiated := plan.estimate == GRADIENT:
+            check_gradient(given.loss, given.params, given.data)
+        rehearsal.rehearse_compiled(
+            given.loss, given.params, given.data, differentiated=differentiated
+        )
         seconds = _seconds_of_one(given)
     _check_place(storage)
     require_room(storage, plan.mu)

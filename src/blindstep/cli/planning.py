@@ -19,7 +19,7 @@ from blindstep.cli.common import (
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.estimate.bounds import Clip
 from blindstep.insight.tables import plan_table, privacy_numbers, privacy_table
-from blindstep.optimize.choices import ORACLES, PRESETS, SAMPLERS, SHARINGS
+from blindstep.optimize.choices import ESTIMATES, ORACLES, PRESETS, SAMPLERS, SHARINGS
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan as make_plan
 from blindstep.optimize.prefix import MECHANISMS
@@ -27,7 +27,7 @@ from blindstep.optimize.prospects import doubts
 from blindstep.private.statement import DEFAULT_DELTA, Privacy
 
 # The options of a plan without a radius.
-_SELF_SCALING = ("dim", "records", "preset", "passes", "directions", "evaluations")
+_SELF_SCALING = ("dim", "records", "preset", "passes", "directions", "evaluations", "estimate")
 
 
 def privacy(
@@ -81,6 +81,7 @@ def plan(
     sharing: Annotated[str | None, typer.Option(help=f"One of: {', '.join(SHARINGS)}.")] = None,
     smoothing: Annotated[float | None, typer.Option(help="Smoothing radius (h).")] = None,
     reach: Annotated[float | None, typer.Option(help="Longest step (D).")] = None,
+    estimate: Annotated[str | None, typer.Option(help=f"One of: {', '.join(ESTIMATES)}.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan a run: every number of it, what it costs and what it certifies.

@@ -35,10 +35,11 @@ from blindstep.drivers.pytrees import ParameterSpace, count_records
 from blindstep.drivers.result import Result
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.estimate.bounds import Bounds, Clip
+from blindstep.estimate.gradients import COST
 from blindstep.insight.report import report as write_report
 from blindstep.ledger.refusals import StorageError
 from blindstep.ledger.storage import Storage
-from blindstep.optimize.choices import PRESETS
+from blindstep.optimize.choices import ESTIMATES, GRADIENT, PRESETS, VALUES
 from blindstep.optimize.plan import Plan
 from blindstep.private.statement import DEFAULT_DELTA, Privacy
 
@@ -70,6 +71,10 @@ def train(
     ] = None,
     passes: Annotated[int | None, typer.Option(help="Most passes over the records.")] = None,
     directions: Annotated[int | None, typer.Option(help="Directions of a step.")] = None,
+    estimate: Annotated[
+        str | None,
+        typer.Option(help=f"One of: {', '.join(ESTIMATES)}. Default: {VALUES} of the loss."),
+    ] = None,
     radius: Annotated[
         float | None,
         typer.Option(
@@ -136,6 +141,7 @@ def train(
             "passes": passes,
             "directions": directions,
             "evaluations": evaluations,
+            "estimate": estimate,
         }
         if preset == "scaled" or (preset is None and radius is None):
             refuse_without_radius({"radius": radius, **known, **units})
@@ -145,8 +151,10 @@ def train(
             choices["first_batch"] = choices.pop("batch")
             choices |= _bounds(given, notes, **known)
             if choices["preset"] == "tight" and passes is None:
-                in_a_pass = 2 * min(space.dim, directions or 256) * records * each
-                choices["passes"] = _passes(choices, in_a_pass)
+                of_a_record = 2 * min(space.dim, directions or 256)
+                if estimate == GRADIENT:
+                    of_a_record = COST
+                choices["passes"] = _passes(choices, of_a_record * records * each)
         choices |= {"privacy": Privacy(epsilon, delta, rho=rho), "checkpoint": directory}
         made = plan_for(space, records, None, choices, lambda: _effort(given, each))
         limit = None if budget is None else Privacy(budget, delta)

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Key, PyTree
 from numpy.typing import ArrayLike
 
-from blindstep.drivers import effort, mesh, rehearsal
+from blindstep.drivers import differentiable, effort, mesh, rehearsal
 from blindstep.drivers.callbacks import telling_failures
 from blindstep.drivers.columns import arrays_of
 from blindstep.drivers.error_checks import voiding
@@ -28,11 +28,13 @@ from blindstep.drivers.result import Result, finished
 from blindstep.drivers.step import records_of, take_step, traced
 from blindstep.errors import answers_typos
 from blindstep.estimate.bounds import Bounds
-from blindstep.estimate.probing import Probing, probing_of_loss
 from blindstep.estimate.scales import Scales
+from blindstep.estimate.vectors import Vectors
+from blindstep.estimate.ways import vectors_of_loss
 from blindstep.ledger import fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
+from blindstep.optimize.choices import GRADIENT
 from blindstep.optimize.conversion import Conversion, State, Told
 from blindstep.optimize.plan import Plan
 from blindstep.private.gate import Memory, Permit
@@ -71,6 +73,7 @@ def minimize(
     sharing: str | None = None,
     smoothing: float | None = None,
     reach: float | None = None,
+    estimate: str | None = None,
     rehearse: bool = True,
     seed: int | None = None,
     progress: bool | None = None,
@@ -78,7 +81,9 @@ def minimize(
     ledger: str | os.PathLike[str] | None = None,
     budget: Privacy | None = None,
 ) -> Result:
-    """Minimize the mean of `loss(params, record)` over records, privately, from its values alone.
+    """Minimize the mean of `loss(params, record)` over records, privately.
+
+    Values of the loss are enough. With `estimate="gradient"` it is differentiated instead.
 
     Args:
         loss: a JAX function of parameters and one record, giving one number. It may be nonsmooth
@@ -113,6 +118,8 @@ def minimize(
         sharing: directions for each "record", or shared by a "block".
         smoothing: how far from a point the loss is evaluated.
         reach: the longest step.
+        estimate: "values" (default), or "gradient" for a loss that JAX can differentiate: a record's
+            vector is then its gradient, through the same gate. A loss without gradients is refused.
         rehearse: try the loss on made-up records first, of the shapes of `data` and with none of its
             values. A loss that gives no number for any of them is refused before anything is spent.
         seed: for reproduction only: a seeded run is not private against anyone who knows or can
@@ -142,8 +149,10 @@ def minimize(
     storage = Storage(checkpoint, ledger, budget)
     with jax.enable_x64(True):
         check_loss(loss, params, data)
+        if plan.estimate == GRADIENT:
+            differentiable.check_gradient(loss, params, data)
         if rehearse:
-            tried()
+            tried(differentiated=plan.estimate == GRADIENT)
         known = functools.partial(fingerprints.of_run, loss, params, data)
         run, start, scales = loss, params, None
         if plan.looks:
@@ -261,18 +270,18 @@ def run_blocks(
         return checked(space.unflatten(point), record)
 
     spread = None if sharding is None else functools.partial(mesh.spread, sharding=sharding)
-    probing = probing_of_loss(machine.estimator, at, data, spread)
+    vectors = vectors_of_loss(machine.estimator, at, data, spread)
     steps = functools.partial(_steps, machine, permit, public)
 
     def block(carry: Carry, _: None) -> tuple[Carry, tuple[Told, Told]]:
         # One shared frame for all steps of the block.
-        ready = probing.ready(machine.ask(carry[1], Kind.GRAD, public).key)
+        ready = vectors.ready(machine.ask(carry[1], Kind.GRAD, public).key)
         carry, first = steps(ready, Kind.GRAD, 1, carry)
         carry, later = steps(ready, Kind.DIFF, machine.period - 1, carry)
         return carry, (first, later)
 
     if machine.period == 1:
-        (memory, state), told = steps(probing, Kind.GRAD, blocks, (memory, state))
+        (memory, state), told = steps(vectors, Kind.GRAD, blocks, (memory, state))
         return memory, state, told
     (memory, state), (first, later) = jax.lax.scan(block, (memory, state), length=blocks)
     told = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1).ravel(), first, later)
@@ -283,7 +292,7 @@ def _steps(
     machine: Conversion,
     permit: Permit,
     public: Key[Array, ""],
-    probing: Probing,
+    vectors: Vectors,
     kind: Kind,
     number: int,
     carry: Carry,
@@ -294,26 +303,26 @@ def _steps(
     few records is short: drawing for one alone would take longer than the step.
     """
     batch = permit.terms.schedule.batch_of(kind)
-    ahead = probing.steps_ahead(number, batch)
+    ahead = vectors.steps_ahead(number, batch)
 
-    def one(probing: Probing, permit: Permit, carry: Carry) -> tuple[Carry, Told]:
-        memory, state, told = take_step(machine, probing, permit, *carry, kind, public)
+    def one(vectors: Vectors, permit: Permit, carry: Carry) -> tuple[Carry, Told]:
+        memory, state, told = take_step(machine, vectors, permit, *carry, kind, public)
         return (memory, state), told
 
     if ahead < 2:
-        return jax.lax.scan(lambda carry, _: one(probing, permit, carry), carry, length=number)
-    like = jax.eval_shape(lambda carry: one(probing, permit, carry)[1], carry)
+        return jax.lax.scan(lambda carry, _: one(vectors, permit, carry), carry, length=number)
+    like = jax.eval_shape(lambda carry: one(vectors, permit, carry)[1], carry)
 
     def group(carry: Carry, start: Int[Array, ""]) -> tuple[Carry, Told]:
         def key_of(later: Int[Array, ""]) -> Key[Array, ""]:
             return machine.ask(carry[1], kind, public, later).key
 
         numbers = jnp.arange(ahead, dtype=carry[1].step.dtype)
-        probing_of = probing.ahead(jax.vmap(key_of)(numbers), batch)
+        vectors_of = vectors.ahead(jax.vmap(key_of)(numbers), batch)
         stocked = permit.drawn(carry[0], ahead)
 
         def turn(i: Int[Array, ""], done: tuple[Carry, Told]) -> tuple[Carry, Told]:
-            after, told = one(probing_of(i), stocked, done[0])
+            after, told = one(vectors_of(i), stocked, done[0])
             return after, jax.tree.map(lambda all, new: all.at[i].set(new), done[1], told)
 
         empty = jax.tree.map(lambda leaf: jnp.zeros((ahead, *leaf.shape), leaf.dtype), like)

@@ -27,7 +27,7 @@ from blindstep.drivers.engines import Engine, EngineLost, MakeExecutor, Map, ray
 from blindstep.drivers.looking import look_at_answers, open_looks, scales_from
 from blindstep.drivers.optimizer import Optimizer
 from blindstep.drivers.people import by_person_on_host
-from blindstep.drivers.planned import plan_for
+from blindstep.drivers.planned import plan_for, refuse_gradients
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import Loss, ParameterSpace, count_records
 from blindstep.drivers.query import BatchQuery
@@ -155,6 +155,7 @@ def minimize(
     plan = plan_for(
         space, count_records(data), plan, chosen, lambda: _effort(loss, space, data, vectorized)
     )
+    refuse_gradients(plan)
     data = jax.tree.map(
         lambda leaf: leaf if isinstance(leaf, np.memmap) else np.asarray(leaf), data
     )

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
-from blindstep.drivers.planned import refuse_for_networks
+from blindstep.drivers.planned import refuse_for_networks, refuse_gradients
 from blindstep.drivers.pytrees import ParameterSpace, rounding
 from blindstep.drivers.query import BatchQuery
 from blindstep.drivers.result import Result, finished
@@ -32,6 +32,7 @@ from blindstep.drivers.statements import of_plan
 from blindstep.drivers.step import release_answers, traced
 from blindstep.drivers.tasks import numbers
 from blindstep.errors import HorizonExceeded, InvalidArgument, answers_typos
+from blindstep.estimate.estimators import from_values
 from blindstep.estimate.scales import Scales, by_start
 from blindstep.ledger import fingerprints
 from blindstep.ledger.checkpoint import Arrays
@@ -111,6 +112,7 @@ class Optimizer(Uncopied):
                 f"the plan is for {plan.dim} parameters, but params has {self.space.dim}: plan again."
             )
         refuse_for_networks(plan)
+        refuse_gradients(plan)
         check_delta(plan.privacy, plan.records)
         check_delta(budget, plan.records, "budget")
         check_prospects(plan, rounding(params))
@@ -352,7 +354,7 @@ class Optimizer(Uncopied):
             step=self.step,
             rows=self._gate.rows(self._gate.position),
             space=self.space,
-            _estimator=self._machine.estimator,
+            _estimator=from_values(self._machine.estimator),
             _query=self._machine.ask(self._state, self._kind(), self._gate.public),
             _scales=self._scales,
         )

@@ -11,17 +11,19 @@ from blindstep.drivers.pytrees import ParameterSpace, rounding
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.signs import Signs
 from blindstep.ledger import plan_file
+from blindstep.optimize.choices import GRADIENT, VALUES
 from blindstep.optimize.delta import check_delta
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan as make_plan
 from blindstep.optimize.prospects import check_prospects
 
 # What a plan is described by: the arguments of `blindstep.plan`, but for the sizes, which a driver
-# takes from the parameters and the data, and for questions, which none of them asks.
+# takes from the parameters and the data, and for questions, which none of them asks. The estimate is a
+# choice of the compiled driver alone: others get values from outside, which have no gradient.
 CHOICES = tuple(
     name
     for name in inspect.signature(make_plan).parameters
-    if name not in ("dim", "records", "tolerance", "leaves", "questions")
+    if name not in ("dim", "records", "tolerance", "leaves", "questions", "estimate")
 )
 
 
@@ -69,7 +71,8 @@ def _plan_for(
     arguments: Mapping[str, Any],
     effort: Callable[[], int] | None,
 ) -> Plan:
-    given = {name: arguments[name] for name in CHOICES if arguments.get(name) is not None}
+    names = (*CHOICES, "estimate")
+    given = {name: arguments[name] for name in names if arguments.get(name) is not None}
     if plan is None:
         if "privacy" not in given:
             raise InvalidArgument(
@@ -79,7 +82,7 @@ def _plan_for(
         if given.get("preset", "scaled") != "scaled" or "radius" in given:
             return make_plan(**sizes, **given)
         if "evaluations" not in given:
-            found = earlier(arguments.get("checkpoint"), sizes | given)
+            found = earlier(arguments.get("checkpoint"), sizes | {"estimate": VALUES} | given)
             if found is not None:
                 return found
             given["evaluations"] = None if effort is None else effort()
@@ -97,6 +100,15 @@ def _plan_for(
             f"{records} records and {space.dim} parameters: plan again."
         )
     return plan
+
+
+def refuse_gradients(plan: Plan) -> None:
+    """Raise if the plan differentiates the loss, for a driver that gets values alone."""
+    if plan.estimate == GRADIENT:
+        raise InvalidArgument(
+            "this plan has estimate 'gradient', and here the loss gives values alone: run it with "
+            "blindstep.minimize, on a loss that JAX can differentiate, or plan without estimate."
+        )
 
 
 def refuse_for_networks(plan: Plan) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from blindstep.drivers import isolation
+from blindstep.drivers.differentiable import refuse_staircase
 from blindstep.drivers.error_checks import voiding
 from blindstep.drivers.pytrees import Loss, ParameterSpace
 from blindstep.drivers.silence import interrupt, silence
@@ -98,24 +99,37 @@ def rehearse(
     _judge(attempt, data)
 
 
-def rehearse_compiled(loss: Loss, params: PyTree, data: PyTree) -> None:
+def rehearse_compiled(
+    loss: Loss, params: PyTree, data: PyTree, *, differentiated: bool = False
+) -> None:
     """Try a loss that JAX can trace on made-up records, compiled and in 64-bit mode.
 
-    `check_loss` has seen already that it gives one real number. What is left: a callback that raises
-    for every made-up record (InvalidArgument), and values that are never finite (`LossNotFinite`).
+    `check_loss` has seen already that it gives one real number, and `check_gradient`, if it will be
+    `differentiated`, that it has a gradient. What is left: a callback that raises for every made-up
+    record, or a gradient that sees nothing of the loss (InvalidArgument), and values or gradients that
+    are never finite (`LossNotFinite`).
     """
-    records = made_up(data)
+    records, value = made_up(data), _with_gradient if differentiated else _value
 
     def attempt(place: int) -> Outcome:
         record = jax.tree.map(lambda leaf: leaf[place], records)
-        return _here(lambda *given: np.asarray(_value(loss, *given)), params, record, None)
+        return _here(lambda *given: np.asarray(value(loss, *given)), params, record, None)
 
-    _judge(attempt, data)
+    what = "the loss or its gradient" if differentiated else "the loss"
+    if _judge(attempt, data, what) and differentiated:
+        refuse_staircase(loss, params, records)
 
 
 @eqx.filter_jit
 def _value(loss: Loss, params: PyTree, record: PyTree) -> Any:
     return voiding(loss)(params, record)
+
+
+@eqx.filter_jit
+def _with_gradient(loss: Loss, params: PyTree, record: PyTree) -> Any:
+    """The value; not finite where the gradient is not."""
+    value, gradient = jax.value_and_grad(voiding(loss))(params, record)
+    return value + sum(0.0 * jnp.sum(leaf) for leaf in jax.tree.leaves(gradient))
 
 
 def _here(loss: Loss, params: PyTree, record: PyTree, rows: int | None) -> Outcome:
@@ -134,13 +148,16 @@ def _apart(loss: Loss, params: PyTree, record: PyTree, rows: int | None, timeout
         return told(path, f"takes longer than timeout={timeout:g} seconds, or ends its process")
 
 
-def _judge(attempt: Callable[[int], Outcome], data: PyTree) -> None:
-    """Refuse a loss that never gave a number; warn of one that never gave a finite one."""
+def _judge(attempt: Callable[[int], Outcome], data: PyTree, what: str = "the loss") -> bool:
+    """Refuse a loss that never gave a number; warn of one that never gave a finite one: `what`.
+
+    Gives whether it gave one.
+    """
     outcomes: list[Outcome] = []
     for place in range(_NUMBER):
         outcomes.append(attempt(place))
         if outcomes[-1].finite:  # a loss may fail for some records
-            return
+            return True
     switch = (
         "If the loss is right, and made-up values are what it cannot take, try it on a record that you "
         "make up yourself, and give rehearse=False."
@@ -152,12 +169,13 @@ def _judge(attempt: Callable[[int], Outcome], data: PyTree) -> None:
             f"would count 0. Nothing was spent. Correct the loss. {switch}"
         )
     warnings.warn(
-        f"the loss is not finite at the start parameters, for any of {_NUMBER} made-up records (zeros, "
-        "ones, random numbers), and a record whose loss is not finite counts 0. Look for a division by "
-        f"0 or the logarithm of 0, or start elsewhere. {switch}",
+        f"{what} is not finite at the start parameters, for any of {_NUMBER} made-up records (zeros, "
+        f"ones, random numbers), and a record for which {what} is not finite counts 0. Look for a "
+        f"division by 0, or the logarithm or the root of 0, or start elsewhere. {switch}",
         LossNotFinite,
         stacklevel=1,
     )
+    return False
 
 
 def _shapes(data: PyTree) -> str:

@@ -14,8 +14,8 @@ from blindstep.drivers import outcome
 from blindstep.drivers.history import History
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.drivers.statements import of_plan
-from blindstep.estimate.estimators import LARGEST
 from blindstep.estimate.scales import Scales
+from blindstep.estimate.vectors import LARGEST
 from blindstep.optimize.plan import Plan
 from blindstep.private.gate import Gate
 from blindstep.private.noise import public_stream

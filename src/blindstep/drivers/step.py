@@ -8,7 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from blindstep.drivers.pytrees import on_disk
-from blindstep.estimate.probing import Probing, probing_of_answers
+from blindstep.estimate.estimators import from_values
+from blindstep.estimate.probing import probing_of_answers
+from blindstep.estimate.vectors import Vectors
 from blindstep.optimize.conversion import Conversion, State, Told
 from blindstep.private.gate import Memory, Permit
 from blindstep.private.schedule import Kind
@@ -16,7 +18,7 @@ from blindstep.private.schedule import Kind
 
 def take_step(
     machine: Conversion,
-    probing: Probing,
+    vectors: Vectors,
     permit: Permit,
     memory: Memory,
     state: State,
@@ -25,10 +27,10 @@ def take_step(
 ) -> tuple[Memory, State, Told]:
     """The next step of the machine. What the records say goes to the gate and nowhere else."""
     query = machine.ask(state, kind, public)
-    probing = probing.ready(query.key)
+    vectors = vectors.ready(query.key)
     batch = permit.terms.schedule.batch_of(kind)
-    memory, release = permit.release(memory, kind, probing.contributions(query, batch))
-    state, told = machine.tell(state, release, public, probing.frame)
+    memory, release = permit.release(memory, kind, vectors.contributions(query, batch))
+    state, told = machine.tell(state, release, public, vectors.frame)
     return memory, state, told
 
 
@@ -56,6 +58,6 @@ def release_answers(
     public: Key[Array, ""],
 ) -> tuple[Memory, tuple[State, Told]]:
     """The next step from its answers, in the order of the batch's questions."""
-    probing = probing_of_answers(machine.estimator, answers)
+    probing = probing_of_answers(from_values(machine.estimator), answers)
     memory, state, told = take_step(machine, probing, permit, memory, state, kind, public)
     return memory, (state, told)

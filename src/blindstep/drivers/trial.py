@@ -34,7 +34,7 @@ def outcome(loss: Callable[..., Any], params: Any, record: Any, rows: int | None
     try:
         value = loss(params, record)
     except BaseException as error:
-        return Outcome(False, False, f"raises {_words(error)}")
+        return Outcome(False, False, f"raises {words(error)}")
     if rows is not None:
         values = numbers_of_rows(value, rows)
         if values is None:
@@ -88,7 +88,7 @@ def _described(value: Any) -> str:
     return f"a value of type {kind}"
 
 
-def _words(error: BaseException) -> str:
+def words(error: BaseException) -> str:
     """An error's type and text, and the line of the loss that it came from."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # What went wrong in a callback stands at the end of JAX's account of it.

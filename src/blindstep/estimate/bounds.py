@@ -42,13 +42,17 @@ class Bounds:
     def __and__(self, other: Bounds) -> Bounds:
         return Bounds(*(min(getattr(self, f.name), getattr(other, f.name)) for f in fields(Bounds)))
 
-    def require_finite(self, needs_diff: bool) -> None:
-        """Raise unless a clip norm follows for GRAD and, if `needs_diff`, for DIFF."""
-        clamped = min(self.lipschitz, self.width) < math.inf
+    def require_finite(self, needs_diff: bool, by_slope: bool = False) -> None:
+        """Raise unless a clip norm follows for GRAD and, if `needs_diff`, for DIFF.
+
+        `by_slope` is for gradients: that values lie in a range does not bound them.
+        """
+        clamped = min(self.lipschitz, math.inf if by_slope else self.width) < math.inf
         if not clamped and self.first_clip == math.inf:
+            known = "Lipschitz(1.0)" if by_slope else "Lipschitz(1.0), Range(0, 1)"
             raise InvalidArgument(
-                "nothing bounds a record's gradient estimate: give bounds such as Lipschitz(1.0), "
-                "Range(0, 1) or Clip(1.0, 0.1)."
+                f"nothing bounds a record's gradient{'' if by_slope else ' estimate'}: give bounds "
+                f"such as {known} or Clip(1.0, 0.1)."
             )
         if needs_diff and not clamped and self.diff_clip == math.inf:
             raise InvalidArgument(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
+from jaxtyping import PyTree
 
 from blindstep.estimate.draws import LANES
 from blindstep.estimate.estimators import Estimator
@@ -69,6 +71,17 @@ def chunk_of_answers(estimator: Estimator, batch: int) -> Chunk:
     """The chunk for a batch whose values came from outside: all directions of some records."""
     records = even_part(batch, limits().memory // (3 * estimator.dim * estimator.directions))
     return Chunk(records, estimator.directions, records)
+
+
+def gradients_together(dim: int, batch: int, data: PyTree) -> int:
+    """How many records are differentiated together: they and their gradients fit into memory."""
+    each = 2 * dim + size_of_record(data)
+    return even_part(batch, limits().memory // each)
+
+
+def size_of_record(data: PyTree) -> int:
+    """How many numbers one record of `data` holds."""
+    return sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(data))
 
 
 def points_together(estimator: Estimator, batch: int) -> int:

@@ -22,23 +22,27 @@ release. The gate clips the vector. Clamps on function differences decide how mu
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+import functools
 import math
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.errors import count, positive
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Directions, Parts, first_of, join
+from blindstep.estimate.vectors import Estimate, Query
 from blindstep.private.schedule import Kind
 
-# Where the loss is released beside the gradient: a record counts with at most this loss.
-LARGEST = 2.0
+# Directions that are added at a time: on a processor as many as its cache holds, on an accelerator
+# enough to be worth the start of an operation.
+_ROWS, _ROWS_OF_ACCELERATOR = 8, 64
+
+# Sums of directions, their coordinates cut into parts.
+_Sums = tuple[Float[Array, " _"], ...]
 
 
 class Sharing(enum.Enum):
@@ -48,18 +52,7 @@ class Sharing(enum.Enum):
     BLOCK = "block"
 
 
-class Query(eqx.Module):
-    """What a step wants to know. Public: a function of past releases and public randomness."""
-
-    point: Float[Array, " dim"]  # x, where the gradient is wanted (w_t)
-    reference: Float[Array, " dim"]  # y, the point before it (w_{t-1}); GRAD does not use it
-    key: Key[Array, ""]  # public key of the step's directions
-    kind: Kind = eqx.field(static=True)  # GRAD or DIFF
-    # the share of the estimator's smoothing at which to probe; None: all of it
-    nearness: Float[Array, ""] | None = None
-
-
-class Estimator(eqx.Module):
+class Estimator(Estimate):
     """Says at which points to evaluate the loss, and turns its values into coefficients.
 
     Attributes:
@@ -104,22 +97,6 @@ class Estimator(eqx.Module):
     def gradient_size(self) -> int:
         """Coordinates of the gradient: q coefficients if directions are shared, else d of its own."""
         return self.directions if self.shared else self.dim
-
-    @property
-    def size(self) -> int:
-        """Length of a record's vector: the gradient's coordinates, and one for the loss if wanted."""
-        return self.gradient_size + (self.curve > 0)
-
-    def value_of(self, release: Float[Array, " size"]) -> Float[Array, ""]:
-        """The mean loss that a release shows, each record's clamped to `LARGEST`; NaN without one."""
-        if self.curve == 0:
-            return jnp.asarray(jnp.nan)
-        return release[-1] * LARGEST / (self.curve * self.bounds.first_clip)
-
-    def working_in(self, dtype: DTypeLike) -> Estimator:
-        """This estimator with directions and probe points in the precision of parameters of `dtype`."""
-        single = jnp.finfo(dtype).bits <= 32
-        return dataclasses.replace(self, precision="float32" if single else "float64")
 
     def prepare(self, keys: Key[Array, " keys"]) -> PyTree:
         """Compact directions of each key: arrays whose leading axis is the key."""
@@ -193,21 +170,7 @@ class Estimator(eqx.Module):
         width = self._distance(query) * (2.0 if both else 1.0)
         finite = jnp.isfinite(first) & jnp.isfinite(second)
         slopes = jnp.where(finite, (self.dim / self.directions) * difference / width, jnp.nan)
-        return slopes if self.curve == 0 else self._with_value(slopes, values)
-
-    def _with_value(
-        self, slopes: Float[Array, "*records q"], values: Float[Array, "*records sides q"]
-    ) -> Float[Array, "*records size"]:
-        """The slopes, clipped on their own, and the mean of the values as one more coordinate.
-
-        It is curve x clip x (mean / LARGEST, clamped to [-1, 1]). So the whole vector is at most
-        clip sqrt(1 + curve^2) long, and neither part takes room from the other.
-        """
-        clip = self.bounds.first_clip
-        norm = jnp.sqrt(jnp.vecdot(slopes, slopes))[..., None]
-        slopes = slopes * jnp.where(norm > clip, clip / norm, 1.0)
-        value = jnp.clip(jnp.mean(values, axis=(-2, -1)) / LARGEST, -1.0, 1.0)
-        return jnp.concatenate([slopes, self.curve * clip * value[..., None]], axis=-1)
+        return self.joined(slopes, jnp.mean(values, axis=(-2, -1)))
 
     def _clamp(self, query: Query) -> Float[Array, ""]:
         """The largest difference of two values that the bounds allow."""
@@ -219,11 +182,44 @@ class Estimator(eqx.Module):
         # Without a slope the distance must not enter: 0 * inf is NaN.
         return jnp.minimum(distance * slope, width) if slope < math.inf else jnp.asarray(width)
 
+    def lift(self, sums: Float[Array, " size"], frame: PyTree) -> Float[Array, " dim"]:
+        """The gradient that a running sum stands for: itself, or sum_j y_j u_j along a shared frame.
+
+        `frame` is what the shared directions are made of (`prepare_one`). They are added in float64,
+        whatever their own precision, a few at a time.
+        """
+        if not self.shared:
+            return sums
+
+        def add(total: _Sums, which: Int[Array, " some"]) -> tuple[_Sums, None]:
+            weights, rows = sums[which], self.rows(frame, which)
+            return tuple(map(functools.partial(_add_rows, weights), total, rows)), None
+
+        size = _ROWS if jax.default_backend() == "cpu" else _ROWS_OF_ACCELERATOR
+        every = jnp.arange(self.directions)
+        whole = self.directions // size * size
+        like = jax.eval_shape(lambda: self.rows(frame, every[:1]))
+        total: _Sums = tuple(jnp.zeros(part.shape[1:], jnp.float64) for part in like)
+        total, _ = jax.lax.scan(add, total, every[:whole].reshape(-1, size))
+        if whole < self.directions:
+            total, _ = add(total, every[whole:])
+        return jnp.concatenate(total)
+
     def record_bound(self, kind: Kind) -> float:
         """The clip norm for the gate: no longer than the bounds leave a record's vector."""
         gain = gain_of(self.sampler, self.sharing, self.directions, self.dim)
         bound = record_bound(kind, gain, self.smoothing, self.reach, self.bounds)
         return bound * math.sqrt(1.0 + self.curve**2)
+
+    def evaluations(self, kind: Kind) -> int:
+        """Both points of a pair along each direction; of a GRAD on one side, one."""
+        return (self.sides if kind is Kind.GRAD else 2) * self.directions
+
+
+def from_values(estimate: Estimate) -> Estimator:
+    """The estimate, where it can only be one from values: what comes from outside has no gradient."""
+    assert isinstance(estimate, Estimator)
+    return estimate
 
 
 def gain_of(sampler: Directions, sharing: Sharing, directions: int, dim: int) -> float:
@@ -247,6 +243,14 @@ def record_bound(kind: Kind, gain: float, smoothing: float, reach: float, bounds
         return min(gain * clamp / (2.0 * smoothing), bounds.first_clip)
     clamp = min(2.0 * reach * bounds.lipschitz, bounds.width)
     return min(gain * clamp / smoothing, bounds.diff_clip)
+
+
+def _add_rows(
+    weights: Float[Array, " some"], total: Float[Array, " part"], rows: Float[Array, "some part"]
+) -> Float[Array, " part"]:
+    for weight, row in zip(weights, rows, strict=True):
+        total = total + weight * row.astype(jnp.float64)
+    return total
 
 
 def length(vector: Float[Array, " dim"]) -> Float[Array, ""]:

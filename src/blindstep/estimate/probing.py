@@ -1,13 +1,12 @@
 """From the loss to the vectors that a batch's records hand to the gate, in bounded memory.
 
-`Probing` is all that a driver sees. It makes probe points, evaluates the loss and turns its values
-into vectors, a chunk of records and directions at a time. How large chunks are, and which directions
-were drawn ahead, changes speed and memory, not results (up to rounding).
+`Probing` makes probe points, evaluates the loss and turns its values into vectors, a chunk of records
+and directions at a time. How large chunks are, and which directions were drawn ahead, changes speed and
+memory, not results (up to rounding).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +18,9 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from blindstep.estimate import chunks, draws
 from blindstep.estimate.chunks import Chunk
 from blindstep.estimate.directions import join
-from blindstep.estimate.estimators import Estimator, Query
+from blindstep.estimate.estimators import Estimator
 from blindstep.estimate.stored import opaque_true, stored
+from blindstep.estimate.vectors import Query, Vectors
 from blindstep.private.gate import Contributions
 
 Points = Float[Array, "2 some dim"]
@@ -33,8 +33,8 @@ _FEW = 8
 
 
 @dataclass(frozen=True)
-class Probing:
-    """How the vectors of a batch's records are made. A driver passes it on and looks at nothing."""
+class Probing(Vectors):
+    """The vectors of a batch's records, from values of the loss at probe points."""
 
     estimator: Estimator  # what is estimated, along which directions
     # from row numbers in the data, and places in the batch, to these records
@@ -49,10 +49,7 @@ class Probing:
     prepared: Callable[[Rows], PyTree] | None = None
 
     def contributions(self, query: Query, batch: int) -> Contributions:
-        """The vectors of a batch's records for this query, as the gate asks for them.
-
-        A record's vector depends on that record, its place in the batch and the query alone.
-        """
+        """Along directions of each record's own, or along those that the block shares."""
         chunk, prepared = self.chunk(batch), self.prepared
         task = _Task(self.estimator, query, self.evaluate(batch), chunk)
         if self.estimator.shared:
@@ -83,7 +80,7 @@ class Probing:
         return Contributions(chunk.drawn, drawn)
 
     def ready(self, key: Key[Array, ""]) -> Probing:
-        """This probing with the shared directions of `key` prepared, if any are shared."""
+        """This probing with the shared frame of `key`."""
         if not self.estimator.shared or self.prepared is not None:
             return self
         frame = self.estimator.prepare_one(key)
@@ -91,20 +88,17 @@ class Probing:
 
     @property
     def frame(self) -> PyTree:
-        """The compact shared directions, once `ready`; None where none are shared."""
+        """The shared frame, as it is kept."""
         if not self.estimator.shared or self.prepared is None:
             return None
         return self.prepared(jnp.zeros(1, jnp.int32))
 
     def steps_ahead(self, steps: int, batch: int) -> int:
-        """For how many steps directions and noise should be drawn at once; 1: each for itself."""
+        """As many as the device likes to draw at once."""
         return 1 if self.sharded else chunks.steps_ahead(self.estimator, steps, batch)
 
     def ahead(self, keys: Key[Array, " steps"], batch: int) -> Callable[[Int[Array, ""]], Probing]:
-        """Draw the directions of several steps at once; gives the probing of each of these steps.
-
-        Needs only the steps' public keys, which are known before their points.
-        """
+        """The frames of these steps, or the directions of all their records."""
         if self.prepared is not None:
             return lambda _: self
         if self.estimator.shared:
@@ -143,7 +137,7 @@ def probing_of_loss(
     `at(point, record)` is the loss of one record. `data` is a pytree of arrays with one row for each
     record. `spread`, for records on several devices, makes evaluations run where the records are.
     """
-    record_size = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(data))
+    record_size = chunks.size_of_record(data)
 
     def evaluate(batch: int) -> Evaluate:
         size = chunks.points_together(estimator, batch)

@@ -22,6 +22,7 @@ from blindstep.drivers.compiled import prepare, run_blocks
 from blindstep.drivers.pytrees import Loss, ParameterSpace
 from blindstep.estimate.bounds import Clip
 from blindstep.estimate.estimators import length
+from blindstep.optimize.choices import GRADIENT
 from blindstep.optimize.conversion import Conversion
 from blindstep.optimize.learners import Learner, Step
 from blindstep.optimize.plan import Plan
@@ -77,13 +78,18 @@ class _Ahead(Learner):
 
 
 class _Steep(eqx.Module):
-    """The loss steepness * z * <heading, x>: steeper than any clip norm, with the sign of z."""
+    """The loss steepness * z * (a + bend a^2 / 2) of a = <heading, x>, which grows along the path.
+
+    Steeper than any clip norm, with the sign of z. Gradients differ between points by the bend alone.
+    """
 
     heading: Float[Array, " dim"]
     steepness: Float[Array, ""]
+    bend: Float[Array, ""]
 
     def __call__(self, point: Float[Array, " dim"], z: Int[Array, ""]) -> Float[Array, ""]:
-        return self.steepness * z * jnp.dot(self.heading, point)
+        along = jnp.dot(self.heading, point)
+        return self.steepness * z * (along + self.bend * along**2 / 2.0)
 
 
 class Blocks(NamedTuple):
@@ -116,8 +122,10 @@ class Scene:
         heading = jax.random.normal(jax.random.fold_in(keys.public, 0), (plan.dim,), jnp.float64)
         heading = heading / jnp.linalg.norm(heading)
         first, diff = float(self.terms.first_clip), float(self.terms.diff_clip)
-        steepest = max(first, diff * plan.smoothing / plan.reach)
-        self.loss = _Steep(heading, jnp.asarray(_STEEPER * steepest))
+        differentiated = plan.estimate == GRADIENT
+        steepest = max(first, diff if differentiated else diff * plan.smoothing / plan.reach)
+        bend = 1.0 / plan.reach if differentiated else 0.0
+        self.loss = _Steep(heading, *map(jnp.asarray, (_STEEPER * steepest, bend)))
         machine = Conversion(
             replace(plan.estimator, bounds=Clip(first, diff)),
             _Watching(self.terms.mechanism, None),

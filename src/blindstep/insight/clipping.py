@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
 from blindstep.drivers.pytrees import Loss, ParameterSpace, check_loss, count_records
-from blindstep.estimate.estimators import Query
-from blindstep.estimate.probing import probing_of_loss
+from blindstep.estimate.vectors import Query
+from blindstep.estimate.ways import vectors_of_loss
 from blindstep.optimize.plan import Plan
 from blindstep.private.noise import fresh_keys
 from blindstep.private.schedule import Kind
@@ -31,13 +31,13 @@ def fraction_clipped(loss: Loss, params: PyTree, public_data: PyTree, plan: Plan
     with jax.enable_x64(True):
         check_loss(loss, params, public_data)
         point = space.flatten(params)
-        probing = probing_of_loss(
+        made = vectors_of_loss(
             plan.estimator.working_in(np.result_type(*space.dtypes)),
             lambda at, record: loss(space.unflatten(at), record),
             jax.tree.map(jnp.asarray, public_data),
         )
         query = Query(point, point, fresh_keys().public, Kind.GRAD)
-        vectors = probing.contributions(query, records)
+        vectors = made.contributions(query, records)
         longest = float(plan.terms.first_clip) * (1 + _ROUNDING)
 
         def cut(start: Int[Array, ""]) -> Bool[Array, " some"]:

@@ -23,6 +23,9 @@ SAMPLERS: dict[str, type[Directions]] = {each.name: each for each in (Sphere, Ha
 # Signs are for networks (`optimize.networks`): plans in natural units, which certify nothing.
 NATURAL_SAMPLERS = SAMPLERS | {Signs.name: Signs}
 SHARINGS = tuple(each.value for each in Sharing)
+# What a record's vector is made of: values of its loss, or its gradient. The latter has no directions.
+VALUES, GRADIENT = ESTIMATES = ("values", "gradient")
+NO_DIRECTIONS = "none"
 
 _AMOUNTS = ("radius", "lipschitz", "gap", "smoothing", "reach")
 _COUNTS = (
@@ -58,6 +61,7 @@ class Choices:
     sharing: str | None = None
     smoothing: float | None = None
     reach: float | None = None
+    estimate: str = VALUES
 
     def __post_init__(self) -> None:
         if not isinstance(self.privacy, Privacy):
@@ -72,6 +76,7 @@ class Choices:
             "mechanism": MECHANISMS,
             "sampler": SAMPLERS,
             "sharing": SHARINGS,
+            "estimate": ESTIMATES,
         }
         for name in self._given(kinds):
             one_of(name, getattr(self, name), kinds[name])
@@ -81,8 +86,11 @@ class Choices:
                 f"the {self.oracle} oracle cannot have period {self.period}: the naive one has "
                 "period 1, the variance-reduced one a longer period. Fix one of the two."
             )
+        if self.differentiates:
+            self._refuse_beside_gradients()
         needs_diff = self.oracle != "naive" and self.period != 1 and self.horizon != 1
-        self.bounds.require_finite(needs_diff=needs_diff and self.lipschitz is not None)
+        needs_diff = needs_diff and self.lipschitz is not None
+        self.bounds.require_finite(needs_diff=needs_diff, by_slope=self.differentiates)
 
     def _given(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if getattr(self, name) is not None]
@@ -93,6 +101,20 @@ class Choices:
             raise InvalidArgument(
                 f"preset {preset} ties {name}, got {name}={getattr(self, name)!r}: "
                 "leave it out, or use preset tight."
+            )
+
+    def _refuse_beside_gradients(self) -> None:
+        """Raise if the user fixed what gradients leave no choice of."""
+        for name in self._given(("directions", "sampler", "sharing", "smoothing")):
+            raise InvalidArgument(
+                f"{name} is for estimates from values, got {name}={getattr(self, name)!r} beside "
+                "estimate='gradient', which draws no directions: leave out one of the two."
+            )
+        for name in self._given(("lipschitz", "gap")):
+            raise InvalidArgument(
+                f"{name} asks for a certificate, which is proved for estimates from values alone: "
+                f"leave out {name}, or estimate='gradient'. Clip(1.0) and Lipschitz(1.0) bound a "
+                "gradient."
             )
 
     def problem(self, records: int) -> Problem:
@@ -108,8 +130,13 @@ class Choices:
 
     def known(self, records: int) -> dict[str, Any]:
         """The fields of a plan that no preset chooses."""
-        names = ("dim", "radius", "bounds", "lipschitz", "gap", "privacy")
+        names = ("dim", "radius", "bounds", "lipschitz", "gap", "privacy", "estimate")
         return {"records": records} | {name: getattr(self, name) for name in names}
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether a record's vector is its gradient."""
+        return self.estimate == GRADIENT
 
     @property
     def certifiable(self) -> bool:

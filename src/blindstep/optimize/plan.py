@@ -10,12 +10,14 @@ from functools import cached_property
 import numpy as np
 
 from blindstep.errors import InvalidArgument
+from blindstep.estimate import gradients
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.estimators import Estimator, Sharing, record_bound
 from blindstep.estimate.looks import Look
 from blindstep.estimate.signs import Signs
+from blindstep.estimate.vectors import Estimate
 from blindstep.optimize import kept, plan_checks, plan_json, plan_words, promise
-from blindstep.optimize.choices import NATURAL_SAMPLERS
+from blindstep.optimize.choices import GRADIENT, NATURAL_SAMPLERS, VALUES
 from blindstep.optimize.conversion import Conversion
 from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Falling, Learner
 from blindstep.optimize.prefix import prefix_of
@@ -44,7 +46,7 @@ class Plan:
     Attributes:
         preset: whose parameters these are: "scaled", "tight", "paper" or "klt".
         mechanism: the noise of a block: "independent", "tree", "sqrt" or "blt".
-        sampler: the probing directions: "sphere", "haar", "structured" or "signs".
+        sampler: the probing directions: "sphere", "haar", "structured", "signs"; "none" if none.
         sharing: whether each "record" has its own directions, or a "block" shares one frame.
         records: number of records the plan is made for.
         dim: number of parameters.
@@ -53,8 +55,8 @@ class Plan:
         rounds: K, restarts of the learner, over all passes.
         first_batch: B1, records of a GRAD.
         diff_batch: B2, records of a DIFF.
-        directions: q, directions for each record.
-        smoothing: h, the paper's delta.
+        directions: q, directions for each record; 0 for gradients.
+        smoothing: h, the paper's delta; 0 for gradients.
         radius: the Goldstein radius that is certified, 2 x smoothing in preset `paper`.
         reach: D, the longest step.
         bounds: what is enforced on each record.
@@ -70,6 +72,7 @@ class Plan:
         look_share: the share of rho^2 that the looks spend together.
         curve: weight of the loss in each release, whose mean is then part of the history; 0: none.
         sides: of a point on which a GRAD evaluates along a direction, 2 or 1 (`blindstep.torch`).
+        estimate: what a record's vector is made of: "values" of its loss, or its "gradient".
     """
 
     preset: str
@@ -99,6 +102,7 @@ class Plan:
     look_share: float = 0.0
     curve: float = 0.0
     sides: int = 2
+    estimate: str = VALUES
 
     def __post_init__(self) -> None:
         plan_checks.check(self)
@@ -122,8 +126,10 @@ class Plan:
             raise PastTheMost(str(error)) from None
 
     @cached_property
-    def estimator(self) -> Estimator:
-        """How loss values become a record's vector."""
+    def estimator(self) -> Estimate:
+        """How a record's vector is made."""
+        if self.estimate == GRADIENT:
+            return gradients.Gradient(self.dim, self.bounds, curve=self.curve)
         return Estimator(
             dim=self.dim,
             directions=self.directions,
@@ -186,11 +192,13 @@ class Plan:
     @property
     def clips(self) -> tuple[float, float]:
         """The longest that a record's vector counts in a GRAD and in a DIFF."""
-        gain = kept.gain_of(self.sampler, self.sharing, self.directions, self.dim)
-        first, diff = (
-            record_bound(kind, gain, self.smoothing, self.reach, self.bounds)
-            for kind in (Kind.GRAD, Kind.DIFF)
-        )
+        if self.estimate == GRADIENT:
+            first, diff = (gradients.record_bound(kind, self.bounds) for kind in Kind)
+        else:
+            gain = kept.gain_of(self.sampler, self.sharing, self.directions, self.dim)
+            first, diff = (
+                record_bound(kind, gain, self.smoothing, self.reach, self.bounds) for kind in Kind
+            )
         first *= math.sqrt(1.0 + self.curve**2)
         return first, diff if self.period > 1 else first  # without DIFFs nothing need bound them
 
@@ -216,10 +224,11 @@ class Plan:
 
     @property
     def evaluations(self) -> int:
-        """Evaluations of the loss in the whole run."""
-        batches = self.first_batch + self.diff_batch * (self.period - 1)
-        steps = self.sides * self.directions * batches * self.rounds * (self.horizon // self.period)
-        return steps + (self.looks * self.look_batch * self.look.evaluations if self.looks else 0)
+        """Evaluations of the loss in the whole run; a gradient counts as `gradients.COST` of them."""
+        grad, diff = (self.estimator.evaluations(kind) for kind in Kind)
+        block = grad * self.first_batch + diff * self.diff_batch * (self.period - 1)
+        looks = self.looks * self.look_batch * self.look.evaluations if self.looks else 0
+        return block * self.rounds * (self.horizon // self.period) + looks
 
     @property
     def noise_std(self) -> float:

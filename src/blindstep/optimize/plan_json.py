@@ -15,6 +15,7 @@ import numpy as np
 from blindstep.errors import InvalidArgument, count, finite
 from blindstep.estimate.bounds import Bounds
 from blindstep.ledger import sealed_json
+from blindstep.optimize.choices import VALUES
 from blindstep.private.statement import Privacy
 
 if TYPE_CHECKING:
@@ -31,8 +32,13 @@ _REMEDY = "make it anew with blindstep.plan, or restore the file that to_json wr
 
 
 def choices_of(plan: Plan) -> dict[str, Any]:
-    """The fields of a plan, ready for JSON; bounds not in force are left out."""
+    """The fields of a plan, ready for JSON; bounds not in force are left out.
+
+    So is an estimate from values: files and fingerprints are those of plans that knew no other.
+    """
     made = asdict(plan)
+    if plan.estimate == VALUES:
+        del made["estimate"]
     made["bounds"] = {name: at for name, at in made["bounds"].items() if at != math.inf}
     made |= {"notes": list(plan.notes), "look_leaves": list(plan.look_leaves)}
     return made | made.pop("privacy")
@@ -55,6 +61,7 @@ def read(text: str, plan_type: type[Plan]) -> Plan:
         raise _refused(str(error)) from error
     if not isinstance(raw, dict):
         raise _refused("it is no JSON object")
+    raw = {"estimate": VALUES, **raw}
     hints = get_type_hints(plan_type)
     del hints["privacy"]
     names = {*hints, *_BUDGET, *_NUMBERS}

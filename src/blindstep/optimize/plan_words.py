@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blindstep.optimize import promise
+from blindstep.optimize.choices import GRADIENT
 
 if TYPE_CHECKING:
     from blindstep.optimize.plan import Plan
@@ -47,12 +48,11 @@ def rows(plan: Plan) -> list[tuple[str, str, str]]:
     whose = "bound on the Goldstein norm, in expectation"
     if plan.certifies is not None:
         whose += f", for {_whose(plan)}"
+    made_of = f"{plan.sampler} directions for each {plan.sharing}"
+    if plan.estimate == GRADIENT:
+        made_of = "the gradient of each record"
     return [
-        (
-            "preset",
-            plan.preset,
-            f"{plan.oracle} oracle, {plan.sampler} directions for each {plan.sharing}",
-        ),
+        ("preset", plan.preset, f"{plan.oracle} oracle, {made_of}"),
         ("records", f"{plan.records:,}", "people in the data set"),
         ("dim", f"{plan.dim:,}", "parameters"),
         ("horizon", f"{plan.horizon:,}", f"T: steps in a round, a GRAD every {plan.period:,}"),

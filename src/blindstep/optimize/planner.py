@@ -14,7 +14,7 @@ from typing import Any
 
 from blindstep.errors import InvalidArgument, VacuousPlan, answers_typos, count, positive
 from blindstep.estimate.bounds import Bounds, Lipschitz
-from blindstep.optimize.choices import PRESETS, Choices, one_of
+from blindstep.optimize.choices import ESTIMATES, GRADIENT, PRESETS, VALUES, Choices, one_of
 from blindstep.optimize.delta import check_delta
 from blindstep.optimize.klt import plan_klt
 from blindstep.optimize.paper import plan_paper, theorem_plan
@@ -62,6 +62,7 @@ def plan(
     sharing: str | None = None,
     smoothing: float | None = None,
     reach: float | None = None,
+    estimate: str | None = None,
     leaves: tuple[int, ...] | None = None,
     questions: int | None = None,
 ) -> Plan:
@@ -103,6 +104,8 @@ def plan(
         sharing: who has the same directions: each "record" its own, or one frame for a "block".
         smoothing: smoothing radius (h).
         reach: the longest step (D).
+        estimate: what a record's vector is made of: "values" of its loss (default), or its "gradient",
+            for `blindstep.minimize` on a loss that JAX can differentiate.
         leaves: sizes of the arrays that the parameters are made of, for a plan without a radius:
             layers of very different slopes get units of their own.
         questions: how many questions each person answers, for a plan without a radius of a run
@@ -118,6 +121,13 @@ def plan(
     given = dict(locals())
     preset = preset or ("scaled" if radius is None else "tight")
     one_of("preset", preset, PRESETS)
+    estimate = given["estimate"] = VALUES if estimate is None else estimate
+    one_of("estimate", estimate, ESTIMATES)
+    if estimate == GRADIENT and (questions is not None or preset not in ("scaled", "tight")):
+        why = f"preset {preset} is made for estimates from values"
+        if questions is not None:
+            why = "what people answer is a value, and has no gradient"
+        raise InvalidArgument(f"{why}: leave out estimate='gradient'.")
     if preset == "scaled":
         return _self_scaling({name: value for name, value in given.items() if value is not None})
     if leaves is not None or questions is not None:
@@ -149,7 +159,10 @@ def plan(
 
 def _self_scaling(given: dict[str, Any]) -> Plan:
     """The plan of a run that finds its scales, or asks people; it certifies nothing."""
-    make = plan_questions if "questions" in given else plan_scaled
+    make = plan_scaled
+    if "questions" in given:
+        make = plan_questions
+        del given["estimate"]
     own = inspect.signature(make).parameters
     others = [name for name in given if name not in own and name != "preset"]
     if others:

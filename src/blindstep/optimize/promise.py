@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from blindstep.optimize import kept
+from blindstep.optimize.choices import GRADIENT
 from blindstep.optimize.theory import (
     BoundParts,
     clip_bias,
@@ -32,7 +33,9 @@ _NONE = np.zeros(1)
 def obstacle(plan: Plan) -> str | None:
     """Why nothing is certified about the answer, in a sentence; None if something is."""
     farthest = plan.smoothing + plan.reach * plan.horizon
-    if plan.lipschitz is None:
+    if plan.estimate == GRADIENT:
+        why = "Nothing is certified about stationarity: the proofs are about estimates from values"
+    elif plan.lipschitz is None:
         why = "Without a Lipschitz bound nothing is certified about stationarity"
     elif plan.gap is None:
         why = "Without a bound on the gap nothing is certified about stationarity"

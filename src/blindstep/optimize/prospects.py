@@ -61,9 +61,10 @@ def _stuck(plan: Plan, rounding: float) -> tuple[str, ...]:
     if plan.looks:  # such a plan finds the lengths of its steps itself
         return ()
     travel = plan.rounds * plan.horizon * plan.reach
-    shortest = min(travel, plan.smoothing)
+    probes = plan.smoothing or travel  # gradients are taken at the point itself
+    shortest = min(travel, probes)
     if shortest < _LOST * rounding:
-        name = "smoothing" if plan.smoothing <= travel else "the way of all steps"
+        name = "smoothing" if probes < travel else "the way of all steps"
         return (
             f"{name} is {shortest:.3g}, and rounding moves the start parameters by up to {rounding:.3g}"
             ": moves so short are lost. Give parameters of a longer dtype, such as float64, or a "

@@ -13,6 +13,8 @@ What is left to choose follows from the sizes and the budget:
 - directions q: as many as the evaluations allow, at most d. More directions in fewer steps always
   show more of the gradient at the same noise.
 - records in a step: all, unless even a few directions for each would take too many evaluations.
+- gradients instead of directions: what all d directions would show, at the cost of 3 evaluations. All
+  else is the same, looks included, so that two runs differ in their estimate alone.
 
 The reasons are in docs/decisions.md; `python -m benchmarks.no_knobs` measures how good it is.
 """
@@ -21,10 +23,12 @@ from __future__ import annotations
 
 import math
 
-from blindstep.errors import count
+from blindstep.errors import InvalidArgument, count
 from blindstep.estimate.bounds import Bounds, Clip
+from blindstep.estimate.gradients import COST
 from blindstep.estimate.looks import MOST_CROSSED, Look
 from blindstep.estimate.scales import Finder
+from blindstep.optimize.choices import GRADIENT, NO_DIRECTIONS, VALUES
 from blindstep.optimize.plan import Plan, finished
 from blindstep.private.statement import Privacy
 
@@ -57,6 +61,7 @@ def plan_scaled(
     passes: int | None = None,
     directions: int | None = None,
     leaves: tuple[int, ...] | None = None,
+    estimate: str = VALUES,
 ) -> Plan:
     """The plan for `records` records and `dim` parameters.
 
@@ -68,8 +73,15 @@ def plan_scaled(
         passes: the most times that the steps go through the records.
         directions: directions in each step.
         leaves: the sizes of the arrays that the parameters are made of, in their order.
+        estimate: whether a record's vector is made of "values" of its loss or is its "gradient".
     """
     dim, records = count("dim", dim), count("records", records)
+    differentiates = estimate == GRADIENT
+    if differentiates and directions is not None:
+        raise InvalidArgument(
+            f"directions={directions!r} beside estimate='gradient', which draws none: leave out one of "
+            "the two."
+        )
     most = count("evaluations", EVALUATIONS if evaluations is None else evaluations)
     look, look_batch = _looks(dim, records, most, privacy.rho, leaves or (dim,))
     spent = Finder.looks * look_batch * look.evaluations
@@ -77,8 +89,13 @@ def plan_scaled(
     wide = max(1.0, math.sqrt(dim / _FEW))
     most_steps = min(round(_STEPS * wide), _MOST_STEPS)
     steps = _steps(dim, records, privacy.rho * math.sqrt(1 - share), most_steps)
-    wanted = dim if directions is None else count("directions", directions)
-    q, batch, steps = _sizes(wanted, directions is not None, records, most - spent, steps)
+    if differentiates:  # as long as COST / 2 pairs of values
+        pairs = 2 * (most - spent) // COST
+        _, batch, steps = _sizes(1, True, records, pairs, steps)
+        q = dim
+    else:
+        wanted = dim if directions is None else count("directions", directions)
+        q, batch, steps = _sizes(wanted, directions is not None, records, most - spent, steps)
     if passes is not None:
         steps = max(1, min(steps, count("passes", passes) * (records // batch)))
     horizon = max(1, steps // ROUNDS)
@@ -88,11 +105,12 @@ def plan_scaled(
     smoothing = fewer * _SMOOTHING
     # Coefficients are (d/q) c_j: of a slope of length 1, about sqrt(d/q) long.
     bounds = Clip(_CLIP * math.sqrt(dim / q))
+    given = (dim, records, privacy, look, look_batch, share, rounds, horizon, batch)
+    if differentiates:
+        none = (0, reach, 0.0, bounds, NO_DIRECTIONS)
+        return in_natural_units(*given, *none, sharing="record", estimate=estimate)
     sampler = "structured" if q > 1 else "sphere"
-    return in_natural_units(
-        *(dim, records, privacy, look, look_batch, share),
-        *(rounds, horizon, batch, q, reach, smoothing, bounds, sampler),
-    )
+    return in_natural_units(*given, q, reach, smoothing, bounds, sampler)
 
 
 def in_natural_units(
@@ -111,13 +129,15 @@ def in_natural_units(
     bounds: Bounds,
     sampler: str,
     sides: int = 2,
+    sharing: str = "block",
+    estimate: str = VALUES,
 ) -> Plan:
-    """A plan with looks, then steps along shared directions, each of which shows the loss as well."""
+    """A plan with looks, then steps, each of which shows the loss as well."""
     made = Plan(
         preset="scaled",
         mechanism="independent",
         sampler=sampler,
-        sharing="block",
+        sharing=sharing,
         records=records,
         dim=dim,
         horizon=horizon,
@@ -140,6 +160,7 @@ def in_natural_units(
         look_share=look_share,
         curve=CURVE,
         sides=sides,
+        estimate=estimate,
     )
     return finished(made, after=_notes(made))
 
@@ -207,10 +228,11 @@ def _looks(
 def _notes(plan: Plan) -> tuple[str, ...]:
     """What a reader of the plan should know."""
     curve = plan.curve**2 / (1 + plan.curve**2)
+    counted = f" (a gradient counts as {COST})" if plan.estimate == GRADIENT else ""
     return (
         f"{plan.rounds * plan.horizon} steps fall from {plan.reach:.3g} to 0 natural units; about "
-        f"{plan.evaluations:,} evaluations of the loss; {curve:.0%} of each step's budget shows the "
-        "mean loss.",
+        f"{plan.evaluations:,} evaluations of the loss{counted}; {curve:.0%} of each step's budget "
+        "shows the mean loss.",
         f"{plan.looks} looks, with {plan.look_share:.0%} of rho^2, find the unit of the loss and the "
         "length of each parameter's unit.",
     )

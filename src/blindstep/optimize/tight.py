@@ -16,7 +16,8 @@ from typing import Any
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Clip
-from blindstep.optimize.choices import Choices
+from blindstep.estimate.gradients import COST
+from blindstep.optimize.choices import NO_DIRECTIONS, Choices
 from blindstep.optimize.kept import moments_of
 from blindstep.optimize.plan import Plan, finished
 from blindstep.optimize.promise import least_tolerance
@@ -250,7 +251,7 @@ class Search:
             choices.dim, max(1, round(choices.dim * 2 ** min(point.directions, 0.0)))
         )
         size = first_batch + diff_batch * (period - 1)
-        blocks = _blocks(choices, records, size, directions, passes)
+        blocks = _blocks(choices, records, size, 2 * directions, passes)
         rounds = choices.rounds or min(blocks * period, MOST_RELEASES) // horizon
         if rounds < 1 or rounds * horizon // period > blocks:
             return None
@@ -280,20 +281,22 @@ class Search:
         )
 
 
-def _blocks(choices: Choices, records: int, size: int, directions: int, passes: int) -> int:
-    """Blocks of `size` records that so many passes and the evaluations allow."""
+def _blocks(choices: Choices, records: int, size: int, each: int, passes: int) -> int:
+    """Blocks of `size` records, of `each` evaluations, that passes and the evaluations allow."""
     blocks = records // size * passes
     if choices.evaluations is not None:
-        blocks = min(blocks, choices.evaluations // (2 * directions * size))
+        blocks = min(blocks, choices.evaluations // (each * size))
     return blocks
 
 
-def _plan(choices: Choices, period: int, known: dict[str, Any], **chosen: Any) -> Plan:
+def _plan(
+    choices: Choices, period: int, known: dict[str, Any], sampler: str = _SAMPLER, **chosen: Any
+) -> Plan:
     """The plan, with the most accurate noise that needs little memory unless another is fixed."""
     return Plan(
         preset="tight",
         mechanism=choices.mechanism or ("independent" if period == 1 else "blt"),
-        sampler=choices.sampler or _SAMPLER,
+        sampler=choices.sampler or sampler,
         period=period,
         **known,
         **chosen,
@@ -306,12 +309,13 @@ def _plan(choices: Choices, period: int, known: dict[str, Any], **chosen: Any) -
 def _by_clip_norm(choices: Choices, records: int) -> Plan:
     """Defaults for who knows a clip norm and a radius, but not L or the gap.
 
-    The naive oracle with one shared frame for each step, adaptive steps, batches as large as the
-    number of passes allows; measured in benchmarks/ on digits and on a9a.
+    The naive oracle with one shared frame for each step, or with gradients; adaptive steps, batches as
+    large as the number of passes allows; measured in benchmarks/ on digits and on a9a.
     """
+    exact = choices.differentiates
     horizon = choices.horizon or _CLIP_HORIZON
     period = choices.period or 1
-    directions = min(choices.dim, choices.directions or _CLIP_DIRECTIONS)
+    directions = 0 if exact else min(choices.dim, choices.directions or _CLIP_DIRECTIONS)
     passes = choices.passes or 1
     if choices.oracle == "variance-reduced" and period == 1:
         raise InvalidArgument(
@@ -331,7 +335,8 @@ def _by_clip_norm(choices: Choices, records: int) -> Plan:
         raise InvalidArgument(
             f"a block of {size} records does not fit into {records}: use smaller batches."
         )
-    steps = _blocks(choices, records, size, directions, passes) * period
+    each = COST * min(period, 2) if exact else 2 * directions  # a DIFF takes two gradients
+    steps = _blocks(choices, records, size, each, passes) * period
     rounds = choices.rounds or steps // horizon
     if rounds < 1 or rounds * horizon > steps:
         raise InvalidArgument(
@@ -339,12 +344,13 @@ def _by_clip_norm(choices: Choices, records: int) -> Plan:
             f"{first_batch}, not {rounds or 1} round(s) of {horizon}: use a smaller first_batch, a "
             "shorter horizon or more passes."
         )
-    smoothing = choices.smoothing or _LEAST_SMOOTHING * choices.radius
+    smoothing = 0.0 if exact else choices.smoothing or _LEAST_SMOOTHING * choices.radius
     return _plan(
         choices,
         period,
         choices.known(records),
-        sharing=choices.sharing or "block",
+        sampler=NO_DIRECTIONS if exact else _SAMPLER,
+        sharing="record" if exact else choices.sharing or "block",
         horizon=horizon,
         rounds=rounds,
         first_batch=first_batch,

@@ -21,8 +21,9 @@ from blindstep.drivers.looking import (
     take_looks,
 )
 from blindstep.drivers.progress import RunProgress
-from blindstep.estimate.estimators import Estimator, Query
+from blindstep.estimate.estimators import Estimator, from_values
 from blindstep.estimate.scales import Finder
+from blindstep.estimate.vectors import Query
 from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
@@ -84,7 +85,7 @@ def _look(plan: Plan, crew: Crew, session: Session) -> tuple[np.ndarray, float, 
 def _steps(
     plan: Plan, crew: Crew, session: Session, course: Course, progress: bool | None
 ) -> Float[np.ndarray, "steps 3"]:
-    gate, estimator = session.gate, plan.estimator
+    gate, estimator = session.gate, from_values(plan.estimator)
     releases, told = (np.array(session.state[name]) for name in ("releases", "told"))
     answers = {name: session.saved[name] for name in ("answers", "step") if name in session.saved}
 

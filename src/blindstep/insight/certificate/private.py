@@ -157,7 +157,14 @@ def prepare(
             "a clip alone does not say how much it clips away, so it bounds nothing: add "
             "Lipschitz(...), as in Lipschitz(1.0) & Clip(2.0)."
         )
-    estimator = Estimator(dim, dim, Structured(), smoothing, smoothing, bounds)
+    estimator = Estimator(
+        dim=dim,
+        directions=dim,
+        sampler=Structured(),
+        smoothing=smoothing,
+        reach=smoothing,
+        bounds=bounds,
+    )
     bound = estimator.record_bound(Kind.GRAD)
     unclipped = replace(bounds, first_clip=math.inf)
     longest = replace(estimator, bounds=unclipped).record_bound(Kind.GRAD)

@@ -1,0 +1,112 @@
+"""First order: a record's vector is its gradient, for losses that JAX can differentiate.
+
+    GRAD:   v = grad f(x)                       |v| <= C1 = min(L, first_clip)
+    DIFF:   v = grad f(x) - grad f(y)           |v| <= C2 = min(2 L, diff_clip)
+
+where f is the record's loss, L its Lipschitz bound, and C1, C2 the norms to which the gate scales a
+longer v down. So replacing one record of a batch of b moves the mean by at most 2 C1 / b, or 2 C2 / b,
+whatever the loss does. A loss or a gradient that is not finite makes v NaN, which the gate counts as 0.
+
+Nothing else differs from a vector made of values: no directions are drawn, and v has all d coordinates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from blindstep.errors import count
+from blindstep.estimate import chunks
+from blindstep.estimate.bounds import Bounds
+from blindstep.estimate.vectors import Estimate, Query, Vectors
+from blindstep.private.gate import Contributions
+from blindstep.private.schedule import Kind
+
+# A gradient counts as so many evaluations: the loss once, and hardly more than twice as long back.
+COST = 3
+
+# The loss of one record at one point.
+At = Callable[[Float[Array, " dim"], PyTree], Any]
+Spread = Callable[[Callable[..., Array]], Callable[..., Array]]
+
+
+class Gradient(Estimate):
+    """Differentiates the loss.
+
+    Attributes:
+        dim: d, the number of parameters.
+        bounds: what is known of the loss: a clip norm or a Lipschitz bound.
+        precision: "float64" or "float32", in which the loss is evaluated and differentiated.
+        curve: weight of the loss itself in a record's vector, whose last coordinate it then is; 0:
+            it is not there.
+    """
+
+    dim: int = eqx.field(static=True)
+    bounds: Bounds = eqx.field(static=True)
+    precision: str = eqx.field(static=True, default="float64")
+    curve: float = eqx.field(static=True, default=0.0)
+
+    def __check_init__(self) -> None:
+        count("dim", self.dim)
+        self.bounds.require_finite(needs_diff=False, by_slope=True)
+
+    def record_bound(self, kind: Kind) -> float:
+        """C1 or C2, and room for the loss."""
+        return record_bound(kind, self.bounds) * math.sqrt(1.0 + self.curve**2)
+
+    def evaluations(self, kind: Kind) -> int:
+        """One gradient, or that at the point before as well."""
+        return COST if kind is Kind.GRAD else 2 * COST
+
+    def vector(
+        self, kind: Kind, points: Float[Array, "2 dim"], at: At, record: PyTree
+    ) -> Float[Array, " size"]:
+        """The vector of one record at the points x and y; `at(point, record)` is its loss."""
+        value, slopes = self._differentiated(at, points[0], record)
+        if kind is Kind.DIFF:
+            before, other = self._differentiated(at, points[1], record)
+            value, slopes = value + 0.0 * before, slopes - other  # NaN if either is not finite
+        return self.joined(jnp.where(jnp.isfinite(value), slopes, jnp.nan), value)
+
+    def _differentiated(
+        self, at: At, point: Float[Array, " dim"], record: PyTree
+    ) -> tuple[Float[Array, ""], Float[Array, " dim"]]:
+        value, slopes = jax.value_and_grad(at)(point.astype(self.precision), record)
+        return value.astype(jnp.float64), slopes.astype(jnp.float64)
+
+
+def record_bound(kind: Kind, bounds: Bounds) -> float:
+    """C1 of a GRAD or C2 of a DIFF: a gradient is no longer than L, and two differ by at most 2 L."""
+    if kind is Kind.GRAD:
+        return min(bounds.lipschitz, bounds.first_clip)
+    return min(2.0 * bounds.lipschitz, bounds.diff_clip)
+
+
+@dataclass(frozen=True)
+class Differentiating(Vectors):
+    """The vectors of a batch's records, some records at a time."""
+
+    estimator: Gradient
+    at: At
+    data: PyTree  # arrays with one row for each record
+    spread: Spread | None = None  # for records on several devices: work follows the records
+
+    def contributions(self, query: Query, batch: int) -> Contributions:
+        """Each record's gradient, or how it changed."""
+        points = jnp.stack([query.point, query.reference])
+
+        def vector(points: Float[Array, "2 dim"], record: PyTree) -> Float[Array, " size"]:
+            return self.estimator.vector(query.kind, points, self.at, record)
+
+        own = jax.vmap(vector if self.spread is None else self.spread(vector), (None, 0))
+        return Contributions(
+            chunks.gradients_together(self.estimator.dim, batch, self.data),
+            lambda rows, _: own(points, jax.tree.map(lambda leaf: leaf[rows], self.data)),
+        )
