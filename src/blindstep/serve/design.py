@@ -23,6 +23,7 @@ from blindstep.drivers.query import BatchQuery
 from blindstep.drivers.result import Result, finished
 from blindstep.drivers.step import release_answers, traced
 from blindstep.errors import InvalidArgument
+from blindstep.estimate.estimators import from_values
 from blindstep.optimize.conversion import State
 from blindstep.optimize.plan import Plan
 from blindstep.private.gate import Gate, Port
@@ -115,7 +116,7 @@ class Design:
                 step=int(state.step),
                 rows=np.arange(self.slots),
                 space=self.space,
-                _estimator=self._machine.estimator,
+                _estimator=from_values(self._machine.estimator),
                 _query=self._machine.ask(state, Kind.GRAD, self.public),
                 _scales=self.scales,
             )
