@@ -238,7 +238,8 @@ def run_round(
         machine, loss, space, permit, memory, state, data, public, blocks, sharding
     )
     state, mean = machine.end_round(state)
-    return memory, (state, mean, told)
+    out = (memory, (state, mean, told))
+    return out if sharding is None else mesh.everywhere(out, sharding)
 
 
 def run_blocks(

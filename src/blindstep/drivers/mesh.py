@@ -45,6 +45,12 @@ def over_records(data: PyTree) -> NamedSharding | None:
     return None
 
 
+def everywhere(tree: PyTree, sharding: NamedSharding) -> PyTree:
+    """Arrays inside a program, whole on every device of the mesh: any process can read them."""
+    whole = NamedSharding(sharding.mesh, PartitionSpec())
+    return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, whole), tree)
+
+
 def spread(evaluate: Callable[..., Array], sharding: NamedSharding) -> Callable[..., Array]:
     """`evaluate`, such that a batch of calls (`jax.vmap`) is spread over devices like the records.
 

@@ -37,8 +37,8 @@ _companies = itertools.count()
 # A wait is made of short ones, so that Ctrl-C is heard; after some of them somebody is told.
 _WAIT_MS, _QUIET_WAITS = 2_000, 30
 _AGAIN = (
-    "Start all processes again: the run goes on from the checkpoint of process 0, if it has one, with "
-    "the same result."
+    "start all processes again, and the run goes on from the checkpoint of process 0, if it has one, "
+    "with the same result."
 )
 
 
@@ -106,8 +106,8 @@ class Company:
             for place, digest in enumerate(column):
                 if np.any(digest != column[0]):
                     raise InvalidArgument(
-                        f"process {place} has another {name} than process 0: give all processes the "
-                        "same. Nothing was released."
+                        f"process {place} does not have the {name} of process 0: give all processes "
+                        "the same. Nothing was released."
                     )
 
     def __enter__(self) -> Company:
@@ -119,7 +119,7 @@ class Company:
             return
         self._told, ours = error, isinstance(error, BlindstepError)
         if not ours:
-            error.add_note(f"One of {self.number} processes. If another one was lost: {_AGAIN}")
+            error.add_note(f"If another process of this run is gone, {_AGAIN}")
         # The words of other errors may hold a record.
         word = {"stopped": type(error).__name__, "text": str(error) if ours else ""}
         with contextlib.suppress(ProcessLost):
@@ -187,7 +187,7 @@ class Company:
             if not str(error).startswith("DEADLINE_EXCEEDED"):
                 raise ProcessLost(
                     f"process {self._place} does not reach process {place} any more, and does not go "
-                    f"on without it. {_AGAIN}"
+                    f"on without it: {_AGAIN}"
                 ) from error
 
     def _address(self, place: int, number: int) -> str:
@@ -199,7 +199,7 @@ def _refusal(place: int, word: dict[str, str]) -> BlindstepError:
     kinds = {kind.__name__: kind for kind in _kinds(BlindstepError)}
     if word["stopped"] in kinds and word["text"]:
         return kinds[word["stopped"]](word["text"])
-    return ProcessLost(f"process {place} has stopped ({word['stopped']}). {_AGAIN}")
+    return ProcessLost(f"process {place} has stopped ({word['stopped']}): {_AGAIN}")
 
 
 def _kinds(kind: type[BlindstepError]) -> Iterator[type[BlindstepError]]:
