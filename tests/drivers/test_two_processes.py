@@ -34,7 +34,7 @@ def test_either_is_killed_and_both_go_on_with_the_bits_of_one_process(pair, tmp_
         hear(run, pair.live(tmp_path, "run", kill=rank, after=3))
         assert run.result is None
     with Ledger.open(tmp_path / "0" / "held.jsonl", cohort="held"):
-        refusals = ("budget", "params", "path", "data", "held", "answers")
+        refusals = ("budget", "params", "path", "data", "held")
         said = pair.live(tmp_path, "run", *refusals)
     hear(run, said)
     assert run.result == expected
@@ -47,7 +47,6 @@ def test_either_is_killed_and_both_go_on_with_the_bits_of_one_process(pair, tmp_
         "path InvalidArgument: process 1 does not have the checkpoint, ledger or budget of process 0",
         "data InvalidArgument: process 1 does not have the data of process 0",
         "held LedgerBusy: ",
-        "answers InvalidArgument: process 1 does not have the answers of process 0",
     ]
     assert len(texts) == len(remedies)
     for text, remedy in zip(texts, remedies, strict=True):

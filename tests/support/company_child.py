@@ -63,9 +63,6 @@ TASKS = {
     "path": lambda rank: minimize(spread(rank), "here" if rank == 0 else "there"),
     "data": lambda rank: minimize(DATA + rank),
     "held": lambda rank: minimize(spread(rank), "second", ledger="held.jsonl"),
-    "answers": lambda rank: bs.host.minimize(
-        lambda x, z: float(rank), START, DATA, plan=PLAN, seed=7, rehearse=False
-    ),
     "killed": lambda rank: os.kill(os.getpid(), signal.SIGKILL) if rank == 0 else minimize(DATA),
 }
 

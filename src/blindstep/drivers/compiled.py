@@ -192,8 +192,11 @@ def _run(
 
     def round_of(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, Array, Told]]:
         permit, records = records_of(permit, data)
+        state = session.state
+        if sharding is not None:
+            memory, state = mesh.put_everywhere((memory, state), sharding)
         return run_round(
-            machine, loss, space, permit, memory, session.state, records, gate.public, sharding
+            machine, loss, space, permit, memory, state, records, gate.public, sharding
         )
 
     with RunProgress(plan, show=progress) as bar:
