@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ def share(company: Company, own: Standing, keys: Keys | None) -> tuple[Standing,
     """
     saved = own.saved
 
-    def told() -> list[object]:
+    def told() -> list[Any]:
         assert keys is not None
         return [own.position, keys.seeded, {n: (a.shape, a.dtype.str) for n, a in saved.items()}]
 
