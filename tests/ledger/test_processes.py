@@ -133,6 +133,12 @@ def test_without_process_0_nobody_goes_on(cluster):
         raise cluster.both(do)[1]
 
 
+def test_processes_that_are_not_connected_are_told_how(monkeypatch):
+    monkeypatch.setattr(processes.jax, "process_count", lambda: 2)
+    with pytest.raises(InvalidArgument, match=r"2 processes, .* call jax\.distributed\.initialize"):
+        Company().led("open", lambda: None)
+
+
 def test_a_long_wait_is_told_and_goes_on(cluster, monkeypatch):
     monkeypatch.setattr(processes, "_WAIT_MS", 1)
     monkeypatch.setattr(processes, "_QUIET_WAITS", 2)

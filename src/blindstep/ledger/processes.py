@@ -73,12 +73,10 @@ class Company:
 
     def gather(self, what: str, content: np.ndarray) -> np.ndarray:
         """An array of every process, all of one shape, in all processes: one row for each. Secret."""
+        if self.number == 1:
+            return content[None]
         self._meet(what)
-        return (
-            np.asarray(multihost_utils.process_allgather(content))
-            if self.number > 1
-            else content[None]
-        )
+        return np.asarray(multihost_utils.process_allgather(content))
 
     def share(self, what: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The arrays of process 0, bit for bit, in all processes; others give their like. Secret."""
@@ -127,8 +125,6 @@ class Company:
 
     def _meet(self, what: str) -> None:
         """Wait until all processes are here; if one has stopped, all stop."""
-        if self.number == 1:
-            return
         if not self.leads:
             self._say({"what": what, "made": None})
             self._hear(0, what)
@@ -144,8 +140,10 @@ class Company:
 
     def _say(self, word: dict[str, Any]) -> None:
         address = self._address(self._place, self._said)
-        with self._reaching(0):
+        try:
             _store().key_value_set(address, json.dumps(word))
+        except jax.errors.JaxRuntimeError as error:
+            raise self._lost(0) from error
         self._said += 1
 
     def _hear(self, place: int, what: str) -> Any:
@@ -167,8 +165,11 @@ class Company:
     def _wait_for(self, place: int) -> str:
         address = self._address(place, self._heard[place])
         for waits in itertools.count(1):
-            with self._reaching(place):
+            try:
                 return _store().blocking_key_value_get(address, _WAIT_MS)
+            except jax.errors.JaxRuntimeError as error:
+                if not str(error).startswith("DEADLINE_EXCEEDED"):
+                    raise self._lost(place) from error
             if waits == _QUIET_WAITS:
                 warnings.warn(
                     f"process {self._place} has waited for process {place} for "
@@ -178,17 +179,11 @@ class Company:
                 )
         raise AssertionError  # an endless loop
 
-    @contextlib.contextmanager
-    def _reaching(self, place: int) -> Iterator[None]:
-        """Let a wait end without a word; say clearly what any other failure of the store means."""
-        try:
-            yield
-        except jax.errors.JaxRuntimeError as error:
-            if not str(error).startswith("DEADLINE_EXCEEDED"):
-                raise ProcessLost(
-                    f"process {self._place} does not reach process {place} any more, and does not go "
-                    f"on without it: {_AGAIN}"
-                ) from error
+    def _lost(self, place: int) -> ProcessLost:
+        return ProcessLost(
+            f"process {self._place} does not reach process {place} any more, and does not go on "
+            f"without it: {_AGAIN}"
+        )
 
     def _address(self, place: int, number: int) -> str:
         return f"blindstep/{self._turn}/{place}/{number}"
@@ -212,4 +207,9 @@ def _store() -> Any:
     """The key-value store that all processes reach. JAX has no public name for it."""
     from jax._src import distributed
 
+    if distributed.global_state.client is None:
+        raise InvalidArgument(
+            f"there are {jax.process_count()} processes, and none can reach another one: call "
+            "jax.distributed.initialize first."
+        )
     return distributed.global_state.client
