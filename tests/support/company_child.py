@@ -71,7 +71,8 @@ def child(rank, port, folder, *tasks):
     rank = int(rank)
     os.makedirs(f"{folder}/{rank}", exist_ok=True)
     os.chdir(f"{folder}/{rank}")
-    jax.distributed.initialize(f"localhost:{port}", 2, rank, heartbeat_timeout_seconds=10)
+    limits = {"initialization_timeout": 20, "heartbeat_timeout_seconds": 10}
+    jax.distributed.initialize(f"localhost:{port}", 2, rank, **limits)
     after = Session.after
 
     def seen(self, state, position, collect):
