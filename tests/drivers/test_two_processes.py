@@ -4,6 +4,7 @@ Each process works in a folder of its own, which stands for a host. Paths are re
 process than 0 wrote would be found in its folder.
 """
 
+import random
 import re
 
 import jax
@@ -29,9 +30,9 @@ def pair(tmp_path_factory):
 
 def test_either_is_killed_and_both_go_on_with_the_bits_of_one_process(pair, tmp_path, expected):
     """And what one of them is refused, both are."""
-    run = Watched(tmp_path / "0" / "run")
+    run, chance = Watched(tmp_path / "0" / "run"), random.Random(1)
     for rank in (1, 0):
-        hear(run, pair.live(tmp_path, "run", kill=rank, after=3))
+        hear(run, pair.live(tmp_path, "run", kill=rank, after=chance.randrange(1, 8)))
         assert run.result is None
     with Ledger.open(tmp_path / "0" / "held.jsonl", cohort="held"):
         refusals = ("budget", "params", "path", "data", "held")

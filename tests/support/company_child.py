@@ -1,9 +1,10 @@
 """Two processes of one run (`jax.distributed`), each forked from a nursery that has imported all.
 
-    python company_child.py CACHE        then lines on stdin: RANK PORT FOLDER TASK...
+    python company_child.py CACHE        then lines on stdin: RANK PORT FOLDER HOLD TASK...
 
 A child works in FOLDER/RANK, which stands for a host of its own: paths are relative, and the run's
-files are where process 0 is. It says what it releases and what it is refused:
+files are where process 0 is. After HOLD releases, unless that is 0, it waits to be killed. It says what
+it releases and what it is refused:
 
     released POSITION DIGEST      the state at POSITION
     done DIGEST                   of the result of the task "run"
@@ -67,8 +68,8 @@ TASKS = {
 }
 
 
-def child(rank, port, folder, *tasks):
-    rank = int(rank)
+def child(rank, port, folder, hold, *tasks):
+    rank, left = int(rank), [int(hold)]
     os.makedirs(f"{folder}/{rank}", exist_ok=True)
     os.chdir(f"{folder}/{rank}")
     limits = {"initialization_timeout": 20, "heartbeat_timeout_seconds": 10}
@@ -77,6 +78,9 @@ def child(rank, port, folder, *tasks):
 
     def seen(self, state, position, collect):
         say("released", position, digest_of(state.position, state.point))
+        left[0] -= 1
+        if left[0] == 0:
+            signal.pause()
         return after(self, state, position, collect)
 
     Session.after = seen
@@ -127,14 +131,18 @@ class Pair:
             for _ in range(2)
         ]
 
-    def live(self, folder, *tasks, kill=None, after=0, patience=0.0):
-        """What both said; process `kill` is killed `patience` seconds after release number `after`."""
+    def live(self, folder, *tasks, kill=None, after=0, patience=None):
+        """What both said; process `kill` is killed right after its release number `after`.
+
+        Or, with `patience`, so many seconds later, wherever it then is.
+        """
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             port = probe.getsockname()[1]
         said, pids = ([], []), [0, 0]
         for rank, each in enumerate(self._nurseries):
-            each.stdin.write(f"{rank} {port} {folder} {' '.join(tasks)}\n".encode())
+            hold = after if rank == kill and patience is None else 0
+            each.stdin.write(f"{rank} {port} {folder} {hold} {' '.join(tasks)}\n".encode())
         alive = dict(enumerate(self._nurseries))
         while alive:
             for stream in select.select([each.stdout for each in alive.values()], [], [])[0]:
@@ -147,7 +155,7 @@ class Pair:
                     del alive[rank]
             due = kill is not None and pids[kill] and kill in alive
             if due and len(released(said[kill])) >= after:
-                time.sleep(patience)
+                time.sleep(patience or 0.0)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pids[kill], signal.SIGKILL)
                 kill = None
