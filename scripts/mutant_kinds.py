@@ -39,7 +39,9 @@ CLIP, SCHEDULE, MECHANISMS, NOISE, TERMS, GATE, ACCOUNTING = (
     for name in ("clip", "schedule", "mechanisms", "noise", "terms", "gate", "accounting")
 )
 CHACHA, TOEPLITZ = "private/tables/chacha.py", "private/tables/toeplitz.py"
-LEDGER, SESSION = "ledger/ledger.py", "ledger/session.py"
+LEDGER, SESSION, PROCESSES, SHARING = (
+    f"ledger/{name}.py" for name in ("ledger", "session", "processes", "sharing")
+)
 
 
 def test_of(folder: str, file: str, name: str) -> str:

@@ -10,7 +10,10 @@ from mutant_kinds import (
     LEDGER,
     PAPER,
     PASSES,
+    PROCESSES,
     SCHEDULE,
+    SESSION,
+    SHARING,
     TERMS,
     Mutant,
     mutant,
@@ -197,5 +200,40 @@ MUTANTS = (
         "(again and not replay)",
         "(again and False)",
         test_of("ledger", "contract", "steps_begun_before_are_refused_unless_replayed"),
+    ),
+    # -- several processes ------------------------------------------------------------------------
+    mutant(
+        "processes that release without the word of process 0",
+        SESSION,
+        "self._company.led(steps, lambda: self._charge(first, count, answers))",
+        "self._charge(first, count, answers)",
+        test_of("ledger", "processes", "a_refusal_in_the_middle_is_one_of_all"),
+    ),
+    mutant(
+        "process 0 speaks before it has charged",
+        PROCESSES,
+        "        with self:\n            made = make()\n",
+        '        self._say({"what": what, "made": None})\n'
+        "        with self:\n            return make()\n",
+        test_of("ledger", "processes", "all_raise_what_process_0_raises"),
+    ),
+    mutant(
+        "other records under the same noise, in another process",
+        SHARING,
+        '            "data": known.data,\n',
+        "",
+        test_of("ledger", "processes", "processes_that_were_given_something_else_are_refused"),
+        test_of(
+            "ledger",
+            "processes",
+            "without_storage_processes_share_keys_and_must_have_the_same_data",
+        ),
+    ),
+    mutant(
+        "another process has other answers for the same noise",
+        SESSION,
+        "if answers is not None and self._company.number > 1:",
+        "if answers is None and self._company.number > 1:",
+        test_of("ledger", "processes", "answers_from_outside_must_be_the_same_in_all"),
     ),
 )

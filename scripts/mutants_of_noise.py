@@ -224,7 +224,7 @@ OF_NOISE = (
         "resume that re-noises",
         SESSION,
         "self.keys, self._secret = packed.keys, packed.secret",
-        "self.keys, self._secret = _agreed_keys(None), packed.secret",
+        "self.keys, self._secret = fresh_keys(None), packed.secret",
         test_of("ledger", "session", "an_unseeded_run_keeps_its_key"),
     ),
 )

@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the table below 
         LedgerUnreadable,
         LedgerUnwritable,
         NoiseReused,
+        ProcessLost,
         RecordsConsumed,
         StorageError,
     )
@@ -94,6 +95,7 @@ _HOMES = {
     "Optimizer": "blindstep.drivers.optimizer",
     "Plan": "blindstep.optimize.plan",
     "Privacy": "blindstep.private.statement",
+    "ProcessLost": "blindstep.ledger.refusals",
     "Range": "blindstep.estimate.bounds",
     "RecordsConsumed": "blindstep.ledger.refusals",
     "Result": "blindstep.drivers.result",
@@ -149,6 +151,7 @@ __all__ = [
     "Optimizer",
     "Plan",
     "Privacy",
+    "ProcessLost",
     "Range",
     "RecordsConsumed",
     "Result",

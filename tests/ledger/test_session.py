@@ -245,20 +245,7 @@ def test_other_versions_may_go_on_but_not_repeat(tmp_path, monkeypatch, whole):
     assert same(finish(behind), whole)
 
 
-# -- one process, many processes, saving -----------------------------------------------------------
-
-
-def test_several_processes_share_keys_and_keep_no_files(run, monkeypatch):
-    other = fresh_keys(8)
-    words = np.concatenate([other.noise.words(), jax.random.key_data(other.public)])
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(session_module.multihost_utils, "broadcast_one_to_all", lambda _: words)
-    keys = begin(seed=7).keys
-    assert np.array_equal(keys.noise.words(), other.noise.words())
-    assert keys.public == other.public
-    with pytest.raises(InvalidArgument, match="runs in one process; this one has 2"):
-        begin(run)
-    assert not run.exists()
+# -- saving ----------------------------------------------------------------------------------------
 
 
 def test_a_run_without_storage_asks_for_no_fingerprints():

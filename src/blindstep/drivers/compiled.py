@@ -32,6 +32,7 @@ from blindstep.estimate.scales import Scales
 from blindstep.estimate.vectors import Vectors
 from blindstep.estimate.ways import vectors_of_loss
 from blindstep.ledger import fingerprints
+from blindstep.ledger.processes import Company
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.optimize.choices import GRADIENT
@@ -131,7 +132,7 @@ def minimize(
             the same result bit for bit; of a finished run it returns the result and releases
             nothing. The loss must be a function: the same answer each time. *The directory holds
             the noise key*: keep it as secret as the data. All of `data` is read once more, for its
-            fingerprint.
+            fingerprint. Of several processes (`jax.distributed`) the first one alone uses it.
         ledger: a file in which several runs on the same people add up what they spend; left out,
             the run directory has its own.
         budget: what all runs in the ledger together may spend; a run that would spend more is
@@ -141,35 +142,37 @@ def minimize(
         Parameters with their privacy statement, the plan and the history of public quantities.
     """
     space, chosen = ParameterSpace.of(params), locals()
-    data = arrays_of(data)
-    tried = functools.partial(rehearsal.rehearse_compiled, loss, params, data)
-    loss, data, unit = by_person(loss, params, data, people, rows)
-    minute = functools.partial(effort.of_compiled, loss, params, data)
-    plan = plan_for(space, count_records(data), plan, chosen, minute)
-    storage = Storage(checkpoint, ledger, budget)
-    with jax.enable_x64(True):
-        check_loss(loss, params, data)
-        if plan.estimate == GRADIENT:
-            differentiable.check_gradient(loss, params, data)
-        if rehearse:
-            tried(differentiated=plan.estimate == GRADIENT)
-        known = functools.partial(fingerprints.of_run, loss, params, data)
-        run, start, scales = loss, params, None
-        if plan.looks:
-            with open_looks(plan, storage, known, seed, unit) as session:
-                scales = telling_failures(lambda: _look(loss, params, data, plan, space, session))
-            run, start = InNaturalUnits(loss, space, scales), natural_start(space)
-            known = functools.partial(fingerprints.of_run, run, start, data)
-        machine = plan.build(jumps=scales is not None and scales.jumps)
-        inside = ParameterSpace.of(start)
-        begun = machine.begin(inside.flatten(start))
-        with Session(
-            plan.terms, plan.to_dict(), begun, storage, known, seed=seed, unit=unit
-        ) as session:
-            means, told = telling_failures(
-                lambda: _run(run, data, plan, inside, machine, session, progress)
-            )
-            return finished(plan, space, session.gate, means, told, scales, protected=unit)
+    with Company() as company:
+        data = arrays_of(data)
+        tried = functools.partial(rehearsal.rehearse_compiled, loss, params, data)
+        loss, data, unit = by_person(loss, params, data, people, rows)
+        minute = functools.partial(effort.of_compiled, loss, params, data)
+        plan = plan_for(space, count_records(data), plan, chosen, minute, company)
+        storage = Storage(checkpoint, ledger, budget)
+        with jax.enable_x64(True):
+            check_loss(loss, params, data)
+            if plan.estimate == GRADIENT:
+                differentiable.check_gradient(loss, params, data)
+            if rehearse:
+                tried(differentiated=plan.estimate == GRADIENT)
+            known = functools.partial(fingerprints.of_run, loss, params, data, company)
+            run, start, scales = loss, params, None
+            if plan.looks:
+                with open_looks(plan, storage, known, seed, unit, company) as session:
+                    scales = telling_failures(
+                        lambda: _look(loss, params, data, plan, space, session)
+                    )
+                run, start = InNaturalUnits(loss, space, scales), natural_start(space)
+                known = functools.partial(fingerprints.of_run, run, start, data, company)
+            machine = plan.build(jumps=scales is not None and scales.jumps)
+            inside = ParameterSpace.of(start)
+            begun = machine.begin(inside.flatten(start))
+            about = (plan.terms, plan.to_dict(), begun, storage, known)
+            with Session(*about, seed=seed, unit=unit, company=company) as session:
+                means, told = telling_failures(
+                    lambda: _run(run, data, plan, inside, machine, session, progress)
+                )
+                return finished(plan, space, session.gate, means, told, scales, protected=unit)
 
 
 def _look(
@@ -198,8 +201,11 @@ def _run(
 
     def round_of(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, Array, Told]]:
         permit, records = records_of(permit, data)
+        state = session.state
+        if sharding is not None:
+            memory, state = mesh.put_everywhere((memory, state), sharding)
         return run_round(
-            machine, loss, space, permit, memory, session.state, records, gate.public, sharding
+            machine, loss, space, permit, memory, state, records, gate.public, sharding
         )
 
     with RunProgress(plan, show=progress) as bar:
@@ -244,7 +250,8 @@ def run_round(
         machine, loss, space, permit, memory, state, data, public, blocks, sharding
     )
     state, mean = machine.end_round(state)
-    return memory, (state, mean, told)
+    out = (memory, (state, mean, told))
+    return out if sharding is None else mesh.everywhere(out, sharding)
 
 
 def run_blocks(

@@ -25,6 +25,7 @@ from blindstep.estimate.looks import Look
 from blindstep.estimate.scales import Finder, Scales, along
 from blindstep.ledger.budgets import require_room
 from blindstep.ledger.fingerprints import Fingerprints
+from blindstep.ledger.processes import Company
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.optimize.plan import Plan
@@ -47,13 +48,14 @@ def open_looks(
     known: Callable[[], Fingerprints],
     seed: int | None,
     unit: str,
+    company: Company | None = None,
 ) -> Session:
     """The session of a plan's looks; refused where looks and steps together break the budget."""
     assert plan.look_terms is not None
-    require_room(storage, plan.mu)
+    require_room(storage, plan.mu, company)
     start = jnp.zeros((plan.looks, plan.look.size))
     run = (plan.look_terms, plan.to_dict(), start, storage.part(LOOKS), known)
-    return Session(*run, seed=other_seed(seed), unit=unit)
+    return Session(*run, seed=other_seed(seed), unit=unit, company=company)
 
 
 def other_seed(seed: object) -> int | None:

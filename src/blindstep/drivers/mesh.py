@@ -45,6 +45,25 @@ def over_records(data: PyTree) -> NamedSharding | None:
     return None
 
 
+def everywhere(tree: PyTree, sharding: NamedSharding) -> PyTree:
+    """Arrays inside a program, whole on every device of the mesh: any process can read them."""
+    whole = NamedSharding(sharding.mesh, PartitionSpec())
+    return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, whole), tree)
+
+
+def put_everywhere(tree: PyTree, sharding: NamedSharding) -> PyTree:
+    """Arrays of this host as `everywhere` leaves them: a program takes both, compiled once."""
+    whole = NamedSharding(sharding.mesh, PartitionSpec())
+
+    def put(leaf: Array) -> Array:
+        if leaf.sharding.device_set == whole.device_set:
+            return leaf
+        content = np.asarray(leaf)
+        return jax.make_array_from_callback(leaf.shape, whole, lambda index: content[index])
+
+    return jax.tree.map(put, tree)
+
+
 def spread(evaluate: Callable[..., Array], sharding: NamedSharding) -> Callable[..., Array]:
     """`evaluate`, such that a batch of calls (`jax.vmap`) is spread over devices like the records.
 

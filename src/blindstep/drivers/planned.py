@@ -11,6 +11,7 @@ from blindstep.drivers.pytrees import ParameterSpace, rounding
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.signs import Signs
 from blindstep.ledger import plan_file
+from blindstep.ledger.processes import Company
 from blindstep.optimize.choices import GRADIENT, VALUES
 from blindstep.optimize.delta import check_delta
 from blindstep.optimize.plan import Plan
@@ -41,23 +42,29 @@ def earlier(directory: Any, wanted: Mapping[str, Any]) -> Plan | None:
     return found if same and found.preset == "scaled" else None
 
 
+def _as_text(plan: Plan | None) -> str | None:
+    return None if plan is None else plan.to_json()
+
+
 def plan_for(
     space: ParameterSpace,
     records: int,
     plan: Plan | None,
     arguments: Mapping[str, Any],
     effort: Callable[[], int] | None = None,
+    company: Company | None = None,
 ) -> Plan:
     """The plan that was given, if it fits, or the one that the other arguments describe.
 
     Without a radius it is one in natural units, of as many evaluations as `effort` says unless the
-    arguments do; and if the run directory holds such a plan already, that one.
+    arguments do; and if the run directory holds such a plan already, that one. Of the processes in
+    `company` the first one looks into the directory.
 
     `arguments` are those that the driver was called with, by name, such as its `locals()`: those
     named in `CHOICES` count, unless they are None. What is left to check is checked here: the deltas of
     the plan and of the `budget` against the number of records, and whether the plan can work at all.
     """
-    made = _plan_for(space, records, plan, arguments, effort)
+    made = _plan_for(space, records, plan, arguments, effort, company or Company())
     check_delta(made.privacy, made.records)
     check_delta(arguments.get("budget"), made.records, "budget")
     check_prospects(made, rounding(arguments.get("params")))
@@ -70,6 +77,7 @@ def _plan_for(
     plan: Plan | None,
     arguments: Mapping[str, Any],
     effort: Callable[[], int] | None,
+    company: Company,
 ) -> Plan:
     names = (*CHOICES, "estimate")
     given = {name: arguments[name] for name in names if arguments.get(name) is not None}
@@ -82,9 +90,10 @@ def _plan_for(
         if given.get("preset", "scaled") != "scaled" or "radius" in given:
             return make_plan(**sizes, **given)
         if "evaluations" not in given:
-            found = earlier(arguments.get("checkpoint"), sizes | {"estimate": VALUES} | given)
+            directory, wanted = arguments.get("checkpoint"), sizes | {"estimate": VALUES} | given
+            found = company.led("plan", lambda: _as_text(earlier(directory, wanted)))
             if found is not None:
-                return found
+                return Plan.from_json(found)
             given["evaluations"] = None if effort is None else effort()
         return make_plan(**sizes, leaves=space.sizes, **given)
     if given:

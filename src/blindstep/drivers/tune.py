@@ -120,7 +120,7 @@ def tune(
     check_delta(privacy, records)
     storage = Storage(checkpoint, ledger, budget)
     require_room(storage, privacy.rho)
-    kept = storage.ledger_path if storage else None
+    kept = storage.ledger_as_given if storage else None
     share = privacy.rho * math.sqrt((1.0 - CHOICE) / len(tried))
     run, results, judged, unit = minimize or compiled.minimize, [], [], ""
     for number, candidate in enumerate(tried):

@@ -6,6 +6,7 @@ import os
 
 from blindstep.ledger.account import Account
 from blindstep.ledger.ledger import read_ledger
+from blindstep.ledger.processes import Company
 from blindstep.ledger.refusals import BudgetExceeded, LedgerMismatch
 from blindstep.ledger.storage import Storage
 
@@ -25,11 +26,16 @@ def account_at(storage: Storage) -> Account:
     return account
 
 
-def require_room(storage: Storage, mu: float) -> None:
+def require_room(storage: Storage, mu: float, company: Company | None = None) -> None:
     """Refuse a run of several parts that does not fit into the budget as a whole, before it begins.
 
-    One that has begun is not asked again: what it has spent is in the ledger already.
+    One that has begun is not asked again: what it has spent is in the ledger already. Of several
+    processes, process 0 looks into the ledger.
     """
+    (company or Company()).led("room", lambda: _require_room(storage, mu))
+
+
+def _require_room(storage: Storage, mu: float) -> None:
     if not storage or storage.begun:
         return
     account = account_at(storage)

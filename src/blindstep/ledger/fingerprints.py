@@ -26,6 +26,7 @@ from jaxtyping import PyTree
 
 from blindstep.errors import InvalidArgument
 from blindstep.ledger import sealed_json
+from blindstep.ledger.processes import Company
 
 # Bytes hashed at a time: a memory-mapped data set takes no more memory than this.
 _CHUNK = 2**24
@@ -46,12 +47,15 @@ def of_plan(plan: Mapping[str, Any]) -> str:
     return sealed_json.fingerprint({name: v for name, v in plan.items() if name != "notes"})
 
 
-def of_data(data: PyTree) -> str:
+def of_data(data: PyTree, company: Company | None = None) -> str:
     """SHA-256 over the names, shapes, dtypes and bytes of all leaves of a pytree of arrays.
 
     NumPy, memory-mapped and JAX arrays with the same content have the same fingerprint, however they
     are sharded. Cost: every byte is read once and hashed on one core (1.3 GB a second, measured on a
     memory-mapped file of 128 MiB), 16 MiB at a time. A JAX array is copied to the host shard by shard.
+
+    Of an array that is spread over processes, each process of the `company` reads its own share. The
+    fingerprint is the same in all of them; it is also one of who holds which share.
     """
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
@@ -59,23 +63,41 @@ def of_data(data: PyTree) -> str:
         dtype = np.dtype(leaf.dtype)
         about = [where, list(np.shape(leaf)), dtype.name, dtype.str]
         digest.update(json.dumps(about).encode("ascii") + b"\n")
-        for rows in map(np.atleast_1d, _host_rows(where, leaf)):
-            size = max(1, _CHUNK // max(1, rows[:1].nbytes))
-            for start in range(0, len(rows), size):
-                piece = np.ascontiguousarray(rows[start : start + size])
-                digest.update(piece.reshape(-1).view(np.uint8).data)
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            digest.update(_shares(where, leaf, company))
+            continue
+        for rows in _host_rows(leaf):
+            _update(digest, rows)
     return digest.hexdigest()
 
 
-def _host_rows(where: str, leaf: Any) -> Iterator[np.ndarray]:
+def _update(digest: Any, array: np.ndarray) -> None:
+    """Hash the bytes of an array, some rows at a time."""
+    rows = np.atleast_1d(array)
+    size = max(1, _CHUNK // max(1, rows[:1].nbytes))
+    for start in range(0, len(rows), size):
+        piece = np.ascontiguousarray(rows[start : start + size])
+        digest.update(piece.reshape(-1).view(np.uint8).data)
+
+
+def _shares(where: str, leaf: jax.Array, company: Company | None) -> bytes:
+    """One SHA-256 for each process, of the part of the leaf that it holds and of where that part is."""
+    if company is None:
+        raise InvalidArgument(
+            f"data{where} is spread over several processes, and this driver reads whole data: use "
+            "blindstep.minimize."
+        )
+    own = hashlib.sha256()
+    for index, shard in sorted({str(s.index): s for s in leaf.addressable_shards}.items()):
+        own.update(index.encode() + b"\n")
+        _update(own, np.asarray(shard.data))
+    return company.gather(f"data{where}", np.frombuffer(own.digest(), np.uint8)).tobytes()
+
+
+def _host_rows(leaf: Any) -> Iterator[np.ndarray]:
     """The rows of a leaf, in order, as NumPy arrays."""
     if not isinstance(leaf, jax.Array):
         return iter([np.asarray(leaf)])
-    if not leaf.is_fully_addressable:
-        raise InvalidArgument(
-            f"data{where} is spread over several processes, so no single one can fingerprint it: "
-            "leave out checkpoint, ledger and budget for a multi-host run."
-        )
     shards = {str(shard.index): shard for shard in leaf.addressable_shards}.values()
     if leaf.ndim == 0 or any(s.data.shape[1:] != leaf.shape[1:] for s in shards):
         return iter([np.asarray(leaf)])
@@ -121,10 +143,12 @@ def of_environment(data: PyTree = None) -> str:
     )
 
 
-def of_run(loss: Callable[..., Any], params: PyTree, data: PyTree) -> Fingerprints:
+def of_run(
+    loss: Callable[..., Any], params: PyTree, data: PyTree, company: Company | None = None
+) -> Fingerprints:
     """All fingerprints of a run whose loss JAX can trace."""
-    start = of_data(jax.tree.map(np.asarray, params))
-    return Fingerprints(of_data(data), start, of_loss(loss, params, data), of_environment(data))
+    start, records = of_data(jax.tree.map(np.asarray, params)), of_data(data, company)
+    return Fingerprints(records, start, of_loss(loss, params, data), of_environment(data))
 
 
 def of_questions(cohort: str | None, params: PyTree, data: PyTree = None) -> Fingerprints:

@@ -13,6 +13,10 @@ class StorageError(BlindstepError):
     """A ledger or a checkpoint that cannot be used as it stands."""
 
 
+class ProcessLost(StorageError):
+    """Another process of a run over `jax.distributed` has stopped, or is not reached any more."""
+
+
 class LedgerError(StorageError):
     """The ledger refuses; nothing may be released."""
 

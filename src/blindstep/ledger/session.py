@@ -12,6 +12,10 @@ The run directory (mode 0700) holds `ledger.jsonl` (what may have been seen), th
 Guarantee. Nothing is released before the ledger holds it, and nothing is evaluated before the whole
 run is known to fit into the budget. Steps that may have been seen are repeated under the same noise
 only from a checkpoint with the same plan, data, start and loss, in the same environment.
+
+Of several processes (`jax.distributed`) process 0 alone touches files. The others have its keys and its
+state in their memory, and release what it has charged when it says so. All must have the same plan,
+data, start, loss and storage: the same noise on other values would give away how they differ.
 """
 
 from __future__ import annotations
@@ -21,28 +25,28 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from blindstep.errors import InvalidArgument
-from blindstep.ledger import durable, fingerprints, names, plan_file
+from blindstep.ledger import durable, fingerprints, names, plan_file, sharing
 from blindstep.ledger.account import RunAccount, RunIdentity
 from blindstep.ledger.checkpoint import CURRENT, Arrays, Checkpoint, CheckpointMeta
 from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.ledger import Ledger, cohort_of
 from blindstep.ledger.packing import Packed, pack, unpack
+from blindstep.ledger.processes import Company
 from blindstep.ledger.refusals import (
     CheckpointDamaged,
     CheckpointMismatch,
     CheckpointUnwritable,
     LedgerBusy,
 )
+from blindstep.ledger.sharing import Standing
 from blindstep.ledger.storage import SavingInterval, Storage
 from blindstep.private.accounting import RECORD
 from blindstep.private.gate import Gate
-from blindstep.private.noise import Keys, NoiseKey, fresh_keys, public_key
+from blindstep.private.noise import fresh_keys
 from blindstep.private.terms import Terms
 
 
@@ -69,6 +73,7 @@ class Session:
         seed: int | None = None,
         interval: SavingInterval | None = None,
         unit: str = RECORD,
+        company: Company | None = None,
     ) -> None:
         """Start the run, or resume it from the storage.
 
@@ -77,10 +82,12 @@ class Session:
             plan: ready for JSON, with the run's "delta". Its "notes" may change.
             start: the public state of a fresh run: any pytree of arrays.
             storage: where the run is kept.
-            known: gives what must be the same on resuming; not called if nothing is stored.
+            known: gives what must be the same on resuming, and in all processes; not called by a
+                single process that stores nothing.
             seed: makes the keys of a fresh run; on resuming it must be the same one, or None.
             interval: says when to save.
             unit: what one record is, in the words of the privacy statement.
+            company: the processes of the run, if the driver has more to tell them.
         """
         self._terms, self._plan, self._storage = terms, plan, storage
         self._interval, self.unit = interval or SavingInterval(), unit
@@ -90,10 +97,13 @@ class Session:
         self._account: RunAccount | None = None
         self.state, self.position, self.saved = start, 0, Arrays()
         self._memory = Gate.first_memory(terms)
-        if storage:
-            self._open(known, seed)
-        else:
-            self.keys = _agreed_keys(seed)
+        self._company = company or Company()
+        with self._company:
+            try:
+                self._begin(known, seed)
+            except BaseException:
+                self.close()
+                raise
         # A proxy, so that a session that is dropped frees the ledger's lock at once.
         self.gate = Gate(terms, self.keys, weakref.proxy(self), self._memory)
 
@@ -125,6 +135,13 @@ class Session:
                 f"step {first} is not next: {self.position} steps are done. Release in order, and "
                 "call `after` for each; a step that was interrupted goes on from the checkpoint."
             )
+        if answers is not None and self._company.number > 1:
+            self._company.require_alike({"answers": answers.tobytes().hex()})
+        if self._storage:
+            steps = f"steps {first} to {first + count - 1}"
+            self._company.led(steps, lambda: self._charge(first, count, answers))
+
+    def _charge(self, first: int, count: int, answers: np.ndarray | None) -> None:
         if self._ledger is not None:
             name = None if answers is None else names.answers_id(self._secret, first, answers)
             self._ledger.begin(self._run, first, count, replay=True, answers=name)
@@ -171,27 +188,36 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.close()
+        self._company.__exit__(*error)
 
-    def _open(self, known: Callable[[], Fingerprints], seed: int | None) -> None:
-        if jax.process_count() > 1:
-            raise InvalidArgument(
-                "checkpoint, ledger and budget are for runs in one process; this one has "
-                f"{jax.process_count()}: leave them out."
-            )
-        self._known, self._plan_id = known(), fingerprints.of_plan(self._plan)
-        try:
-            found = self._look()
-            if found is None:
-                self._start(seed)
-            else:
-                self._resume(*found, seed)
-            if self._checkpoint is not None:
-                plan_file.write(self._checkpoint.directory, self._plan)
-        except BaseException:
-            self.close()
-            raise
+    def _begin(self, known: Callable[[], Fingerprints], seed: int | None) -> None:
+        """Open the storage, or draw keys: in process 0, for all of them."""
+        company, several = self._company, self._company.number > 1
+        if self._storage or several:
+            self._known, self._plan_id = known(), fingerprints.of_plan(self._plan)
+        if several:
+            given = (self._known, self._plan_id, self.unit, self._storage, seed)
+            self._known = sharing.agree(company, *given)
+        company.led("open", lambda: self._open(seed) if self._storage else self._draw(seed))
+        if several:
+            keys = self.keys if company.leads else None
+            own = Standing(self.state, self._memory, self.position, self.saved)
+            standing, self.keys = sharing.share(company, own, keys)
+            self.state, self._memory, self.position, self.saved = standing
+
+    def _draw(self, seed: int | None) -> None:
+        self.keys = fresh_keys(seed)
+
+    def _open(self, seed: int | None) -> None:
+        found = self._look()
+        if found is None:
+            self._start(seed)
+        else:
+            self._resume(*found, seed)
+        if self._checkpoint is not None:
+            plan_file.write(self._checkpoint.directory, self._plan)
 
     def _look(self) -> tuple[Packed, CheckpointMeta] | None:
         """What the run directory holds, if it is this run's; the directory is made if need be."""
@@ -216,7 +242,7 @@ class Session:
         return unpack(arrays, self.state, self._memory, self._current), meta
 
     def _start(self, seed: int | None) -> None:
-        self.keys = _agreed_keys(seed)
+        self._draw(seed)
         # No seed makes this, so that names tell nothing even to someone who knows the seed.
         self._secret = fresh_keys().noise.words().tobytes()
         self._run = f"{self._storage.word}-{os.urandom(6).hex()}"
@@ -316,13 +342,3 @@ class Session:
     def _data_id(self) -> str:
         """The data's name for the ledger and the public part of the checkpoint."""
         return names.data_id(self._secret, self._known.data)
-
-
-def _agreed_keys(seed: int | None) -> Keys:
-    """Fresh keys, the same in all processes of a run: else one sum would have several noises."""
-    keys = fresh_keys(seed)
-    if jax.process_count() == 1:
-        return keys
-    words = np.concatenate([keys.noise.words(), jax.random.key_data(keys.public)])
-    words = np.asarray(multihost_utils.broadcast_one_to_all(words))
-    return Keys(NoiseKey(words[:8]), public_key(words[8:]), keys.seeded)

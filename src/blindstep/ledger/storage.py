@@ -39,7 +39,12 @@ class Storage:
     @property
     def ledger_path(self) -> str:
         """The ledger's path."""
-        return os.path.abspath(self.ledger or os.path.join(self.directory or "", LEDGER))
+        return os.path.abspath(self.ledger_as_given)
+
+    @property
+    def ledger_as_given(self) -> str:
+        """The ledger's path, relative if it was given so: the same in processes that work elsewhere."""
+        return os.fspath(self.ledger or os.path.join(self.directory or "", LEDGER))
 
     @property
     def begun(self) -> bool:
@@ -54,7 +59,7 @@ class Storage:
         if not self:
             return self
         inside = None if self.directory is None else os.path.join(self.directory, folder)
-        return Storage(inside, self.ledger_path, self.budget, self.cohort or self.word)
+        return Storage(inside, self.ledger_as_given, self.budget, self.cohort or self.word)
 
     @property
     def word(self) -> str:
