@@ -41,7 +41,7 @@ def test_snippets_run(path, number, code, tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_run(command):
     # What is documented takes half a minute; fewer trials ask the same of the command.
-    shorter = ["--pairs", "2000"] if command.startswith("audit") else []
+    shorter = ["--pairs", "500"] if command.startswith("audit") else []
     assert CliRunner().invoke(app, [*shlex.split(command), *shorter]).exit_code == 0
 
 

@@ -45,11 +45,13 @@ def friedman():
     return data, bs.minimize(absolute, np.zeros(11, np.float32), data, privacy=BUDGET)
 
 
+@pytest.mark.slow
 def test_friedmans_problem_comes_out_as_without_privacy(friedman):
     data, result = friedman
     assert error(result.params, data) < 1.1 * without_privacy(data)  # 0.1: 11.8 of 2.07
 
 
+@pytest.mark.slow
 def test_params_is_the_answer_to_use(friedman):
     data, result = friedman
     rounds = [error(weights, data) for weights in result.round_means]

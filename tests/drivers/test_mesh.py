@@ -28,6 +28,7 @@ def finish(process):
     assert process.returncode == 0, said
 
 
+@pytest.mark.slow
 def test_eight_devices_agree_with_one_and_resume_bit_for_bit(tmp_path):
     finish(start(8, "eight", tmp_path))
     with np.load(tmp_path / "out.npz") as out:

@@ -157,6 +157,7 @@ def test_forty_promises_hold(number):
 # -- promises that are too good must be caught ------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_thirds_of_a_tolerance_are_refuted():
     # Twenty radii to go in forty rounds, at full slope: most of the bound is used up.
     given = {"dim": 1, "records": 12_000, "rounds": 40, "horizon": 300, "radius": 1.0, "period": 1}

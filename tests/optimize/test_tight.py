@@ -57,6 +57,7 @@ def worst_ratio(seeds):
     )
 
 
+@pytest.mark.slow
 def test_the_search_is_within_5_percent_of_every_fixed_choice():
     assert worst_ratio([0]) <= 1.05
 

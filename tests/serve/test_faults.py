@@ -24,7 +24,7 @@ from postgres import postgres
 from service_process import serving
 from serving import SECRETS, SPEC, Bench, optimizer_of, tell
 
-PEOPLE = 16 * 24
+PEOPLE = 16 * 12
 
 
 def value_of(person: int, part: int) -> int:
@@ -184,7 +184,7 @@ def kill_workers(served, kills, chance):
     return disturb, killed
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", [pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"])
 def test_killed_workers_lose_nothing(kind, tmp_path, monkeypatch, request):
     url = f"sqlite:///{tmp_path}/blindstep.db"
     if kind == "postgresql":
