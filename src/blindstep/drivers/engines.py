@@ -141,11 +141,16 @@ class Engine:
             except _Lost as error:  # broken between two submissions
                 yield place, error
         # Not concurrent.futures.as_completed: Dask's futures are none of its own.
-        for future, place in futures.items():
-            try:
-                yield place, future.result()
-            except _Lost as error:
-                yield place, error
+        try:
+            for future, place in futures.items():
+                try:
+                    yield place, future.result()
+                except _Lost as error:
+                    yield place, error
+        except BaseException:  # also Ctrl-C: the workers need not finish what nobody waits for
+            for future in futures:
+                future.cancel()
+            raise
 
     def _executor(self) -> Any:
         if self._given is not None:

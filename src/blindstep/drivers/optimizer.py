@@ -25,11 +25,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from blindstep.drivers.planned import refuse_for_networks
+from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import ParameterSpace, rounding
 from blindstep.drivers.query import BatchQuery
 from blindstep.drivers.result import Result, finished
 from blindstep.drivers.statements import of_plan
 from blindstep.drivers.step import release_answers, traced
+from blindstep.drivers.stopping import how_to_go_on, stopped
 from blindstep.drivers.tasks import numbers
 from blindstep.errors import HorizonExceeded, InvalidArgument, answers_typos
 from blindstep.estimate.scales import Scales, by_start
@@ -128,7 +130,7 @@ class Optimizer(Uncopied):
             start = params if scales is None else (params, scales)
             return fingerprints.of_questions(cohort, start, data)
 
-        storage = Storage(checkpoint, ledger, budget, cohort)
+        storage, self._directory = Storage(checkpoint, ledger, budget, cohort), checkpoint
         with jax.enable_x64(True):
             machine = plan.build(jumps=scales is not None and scales.jumps)
             start = self.space.flatten(params)
@@ -288,6 +290,10 @@ class Optimizer(Uncopied):
             run = (self.plan, self.space, self._gate, self.means, told, self._scales)
             return finished(*run, protected=self._session.unit)
 
+    def shown_by(self, bar: RunProgress) -> None:
+        """Let a progress bar show this run's steps and what they cost."""
+        bar.follow(self._session, lambda: np.asarray(self._told).reshape(-1, 3))
+
     def close(self) -> None:
         """Let others use the run directory and the ledger. May be called again.
 
@@ -309,6 +315,8 @@ class Optimizer(Uncopied):
             self.close()
         else:  # as after a crash: what was told is on the disk
             self._session.close()
+        if kind is KeyboardInterrupt:
+            raise stopped(how_to_go_on(self._directory)) from None
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, PyTree, Shaped
 from blindstep.drivers.cells import number, numbers_of_rows
 from blindstep.drivers.isolation import Sealed, points_message, ready, values_apart
 from blindstep.drivers.pytrees import Loss, ParameterSpace
-from blindstep.drivers.silence import interrupt, silence, this_process
+from blindstep.drivers.silence import interrupt, silence, this_process, this_terminal
 from blindstep.errors import InvalidArgument
 
 
@@ -44,6 +44,7 @@ class Work:
     timeout: float | None = None  # seconds for one call of the loss; None: as long as it takes
     # the process and the thread that the run is in: who performs a task may be another
     home: tuple[str, int] = field(default_factory=_this_thread)
+    terminal: str = field(default_factory=this_terminal)  # whose Ctrl-C ends the run
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class Task:
 def perform(task: Task) -> Float[np.ndarray, "number each"]:
     """All values of a task, NaN where there is none. Raises nothing that depends on a record."""
     work, here = task.work, task.work.home[0] == this_process()
+    if not here:
+        interrupt.left_to(work.terminal)
     if isinstance(work.loss, Sealed):
         return _apart(task, work.loss)
     if task.number == 0:

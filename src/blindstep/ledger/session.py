@@ -16,6 +16,7 @@ only from a checkpoint with the same plan, data, start and loss, in the same env
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -56,6 +57,7 @@ class Session:
         position: steps done, over all passes.
         saved: the driver's own arrays, as they were last saved.
         unit: what one record is: a record, or a person with several rows.
+        watch: called after each charge and each release, for whoever shows how far the run is.
     """
 
     def __init__(
@@ -89,11 +91,13 @@ class Session:
         self._checkpoint: Checkpoint | None = None
         self._account: RunAccount | None = None
         self.state, self.position, self.saved = start, 0, Arrays()
+        self.watch: Callable[[], None] | None = None
         self._memory = Gate.first_memory(terms)
         if storage:
             self._open(known, seed)
         else:
             self.keys = _agreed_keys(seed)
+        self._charged = self.position
         # A proxy, so that a session that is dropped frees the ledger's lock at once.
         self.gate = Gate(terms, self.keys, weakref.proxy(self), self._memory)
 
@@ -106,6 +110,14 @@ class Session:
     def begun(self) -> int:
         """Steps that may have been seen; those from `position` on must be repeated bit for bit."""
         return self.position if self._account is None else self._account.next_step
+
+    @property
+    def spent(self) -> float:
+        """Mu that this run has been charged; where there is a ledger, what that says of the run."""
+        charges = -(-self._charged // self._terms.schedule.releases_per_pass)
+        if self._account is not None:
+            charges = sum(len(attempt.charges) for attempt in self._account.attempts)
+        return self._terms.mu_per_pass() * math.sqrt(charges)
 
     @property
     def saves(self) -> bool:
@@ -128,6 +140,8 @@ class Session:
         if self._ledger is not None:
             name = None if answers is None else names.answers_id(self._secret, first, answers)
             self._ledger.begin(self._run, first, count, replay=True, answers=name)
+        self._charged = first + count
+        self._notify()
 
     def after(self, state: PyTree, position: int, collect: Callable[[], Arrays]) -> bool:
         """Go on to `position`; save if that is due, and always at the end. Says whether it saved.
@@ -141,6 +155,7 @@ class Session:
                 f"{self.gate.position}: hand in the state of the last release."
             )
         self.state, self.position, self._memory = state, position, self.gate.memory
+        self._notify()
         due = self.saves and (self.finished or self._interval.due())
         if due:
             self.save(state, collect())
@@ -162,6 +177,10 @@ class Session:
         of_run = (self._run, self._plan_id, self._data_id)
         meta = CheckpointMeta(*of_run, self.position, ledger.head, self.unit)
         self._interval.measure(lambda: checkpoint.save(packed, meta))
+
+    def _notify(self) -> None:
+        if self.watch is not None:
+            self.watch()
 
     def close(self) -> None:
         """Let other runs use the ledger. May be called again."""
