@@ -2,7 +2,10 @@
 
 import asyncio
 import concurrent.futures
+import functools
 import logging
+import multiprocessing
+import pickle
 import random
 import signal
 import sys
@@ -287,6 +290,25 @@ def test_arguments_are_checked_before_anything_is_evaluated():
     assert short(max, rehearse=False).means.shape == (2, 2)
 
 
+def test_a_lambda_can_be_sent_to_any_worker():
+    """By plain pickle, as pools of processes do; and it is one object in all tasks of a worker."""
+    space, factor = ParameterSpace.of(START), 3.0
+    work = Work(lambda x, z: factor * float(np.sum(np.abs(x - z))), space, False)
+    task = Task(work, np.zeros((1, 1, 2)), DATA[:3], 3)
+    sent = [pickle.loads(pickle.dumps(task)) for _ in range(2)]
+    np.testing.assert_array_equal(perform(sent[0]), perform(task))
+    np.testing.assert_allclose(perform(task)[:, 0], 3 * np.abs(DATA[:3]).sum(axis=1))
+    assert sent[0].work is sent[1].work
+
+
+@pytest.mark.slow
+def test_a_lambda_in_a_plain_pool_of_processes(alone):
+    spawn = multiprocessing.get_context("spawn")
+    pool = functools.partial(concurrent.futures.ProcessPoolExecutor, 1, mp_context=spawn)
+    loss = lambda x, z: capped_distance_numpy(x, z)  # noqa: E731
+    assert same(short(loss, executor=pool), alone)
+
+
 def test_data_on_disk_and_bars(tmp_path, capfd, alone):
     np.save(tmp_path / "data.npy", DATA)
     on_disk = np.load(tmp_path / "data.npy", mmap_mode="r")
@@ -297,7 +319,7 @@ def test_data_on_disk_and_bars(tmp_path, capfd, alone):
 
 
 def test_progress_is_seen_while_losses_are_silent(capfd):
-    bar = RunProgress(SHORT, show=True)
-    with silence(worker=False), bar:
-        pass
+    opt = bs.Optimizer(SHORT, START, seed=7)
+    with RunProgress(SHORT, show=True) as bar, silence(worker=False):
+        opt.shown_by(bar)
     assert f"{SHORT.schedule.releases} steps of" in capfd.readouterr().err

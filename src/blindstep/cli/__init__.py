@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from blindstep.cli.common import stop
 from blindstep.errors import HopelessPlan, LargeDelta, LossNotFinite
 
 # Each command: the module that has it, and the first sentence of its help. A module is imported when
@@ -64,6 +65,15 @@ class _Commands(TyperGroup):
         self.commands.update(
             {name: _Later(name, help=said) for name, (_, said) in COMMANDS.items()}
         )
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; Ctrl-C in one that has no words of its own for it ends in one line, too."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            stop(
+                "Stopped; the same command starts again, and a run that had begun goes on where it was."
+            )
 
 
 def load(name: str) -> Any:

@@ -30,6 +30,12 @@ def fail(error: BlindstepError, as_json: bool) -> NoReturn:
     raise typer.Exit(2)
 
 
+def stop(words: str) -> NoReturn:
+    """End after Ctrl-C: one line that says how to go on, and the exit code that shells expect."""
+    print(f"blindstep: {words}", file=sys.stderr)
+    raise typer.Exit(130) from None
+
+
 def refuse_without_radius(options: Mapping[str, Any]) -> None:
     """Raise if an option was given that only a plan in the user's own units has.
 

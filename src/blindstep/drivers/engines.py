@@ -110,7 +110,7 @@ class Engine:
                 f"the workers do not answer any more ({type(outcome).__name__}, after {_TRIES} "
                 "tries): the step was not released. Give `executor` as a function that makes a "
                 "new one, such as lambda: get_reusable_executor(max_workers=2), and see that the "
-                "loss can be sent to a worker (defined in a module it can import)."
+                "loss can be sent to a worker: open files, locks and connections cannot."
             ) from None
         return task.voided()
 

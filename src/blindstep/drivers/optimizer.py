@@ -1,10 +1,10 @@
 """Ask/tell: the same state machine, for losses that are evaluated somewhere else.
 
-    opt = Optimizer(plan, params, checkpoint="run/")
-    while not opt.done:
-        query = opt.ask()            # query.points[i] is to be shown to record query.record[i]
-        opt.tell(query, values)      # all at once, or in parts and in any order
-    result = opt.result()
+    with Optimizer(plan, params, checkpoint="run/") as opt:
+        while not opt.done:
+            query = opt.ask()        # query.points[i] is to be shown to record query.record[i]
+            opt.tell(query, values)  # all at once, or in parts and in any order
+        result = opt.result()
 
 Answers may come late, twice, or not at all. A step is released when the last of its answers is
 there, or when `give_up` said that the rest will never come.
@@ -169,8 +169,6 @@ class Optimizer(Uncopied):
                 stacklevel=4,
             )
 
-    # -- public state --------------------------------------------------------------------------
-
     @property
     def rounds(self) -> int:
         """Rounds in the whole run."""
@@ -213,8 +211,6 @@ class Optimizer(Uncopied):
     def __repr__(self) -> str:
         where = "done" if self.done else f"round {self.round + 1}, step {self.step + 1}"
         return f"Optimizer(run {self.run}: {where} of {self.rounds} x {self.plan.horizon})"
-
-    # -- ask and tell --------------------------------------------------------------------------
 
     def ask(self) -> BatchQuery:
         """All questions of the current step; asking again gives the same ones."""
@@ -317,8 +313,6 @@ class Optimizer(Uncopied):
             self._session.close()
         if kind is KeyboardInterrupt:
             raise stopped(how_to_go_on(self._directory)) from None
-
-    # -- inside --------------------------------------------------------------------------------
 
     def _take(
         self, places: Int[np.ndarray, " some"], values: Float[np.ndarray, " some"] | float

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -55,6 +54,8 @@ class RunProgress:
         against that of the first round.
         """
         if self._show:
+            if not self._sessions:
+                self._introduce()
             self._sessions, self._told = [*self._sessions, session], told
             session.watch = self._moved
             self._moved()
@@ -88,21 +89,22 @@ class RunProgress:
                 loss = f", loss {share:.0%} of the first"
         return f"epsilon {round_up(epsilon, 4)} of {round_up(plan.epsilon, 4)} spent{loss}"
 
+    def _introduce(self) -> None:
+        plan = self._plan
+        self._print(
+            f"{plan.schedule.releases:,} steps of {plan.first_batch:,} records, at most "
+            f"{plan.evaluations:,} evaluations of the loss; epsilon {plan.epsilon:.4g} at delta "
+            f"{plan.delta:g} in all."
+        )
+        self._bar.start()
+
     def __enter__(self) -> RunProgress:
-        if self._show:
-            plan = self._plan
-            self._print(
-                f"{plan.schedule.releases:,} steps of {plan.first_batch:,} records, at most "
-                f"{plan.evaluations:,} evaluations of the loss; epsilon {plan.epsilon:.4g} at delta "
-                f"{plan.delta:g} in all."
-            )
-        self._bar.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         for session in self._sessions:
             session.watch = None
-        self._bar.__exit__(kind, *rest)
+        self._bar.stop()
 
     def _print(self, line: str) -> None:
         self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)

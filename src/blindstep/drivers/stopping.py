@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from blindstep.ledger.storage import Storage
 
@@ -62,7 +62,7 @@ def ends_in_one_line(function: Callable[_Arguments, _Answer]) -> Callable[_Argum
         try:
             return function(*args, **kwargs)
         except KeyboardInterrupt:
-            given: dict[str, Any] = kwargs
+            given = cast("dict[str, Any]", kwargs)
         # Raised out here, so that it does not carry the first one and its frames along.
         raise stopped(how_to_go_on(given.get("checkpoint"), given.get("ledger")))
 

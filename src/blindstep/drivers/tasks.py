@@ -12,12 +12,15 @@ stays with it (`silence`), and a vectorised call that fails is taken apart.
 
 from __future__ import annotations
 
+import functools
 import math
+import pickle
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+import cloudpickle
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
@@ -45,6 +48,20 @@ class Work:
     # the process and the thread that the run is in: who performs a task may be another
     home: tuple[str, int] = field(default_factory=_this_thread)
     terminal: str = field(default_factory=this_terminal)  # whose Ctrl-C ends the run
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To a worker it goes by value: a lambda, or a function of the user's script, can be sent."""
+        return _work_from, (self._content,)
+
+    @functools.cached_property
+    def _content(self) -> bytes:
+        return cloudpickle.dumps(tuple(getattr(self, each.name) for each in fields(self)))
+
+
+@functools.lru_cache(maxsize=4)
+def _work_from(content: bytes) -> Work:
+    """The work in these bytes: one object for all tasks, so that a loss is compiled once."""
+    return Work(*pickle.loads(content))
 
 
 @dataclass(frozen=True)

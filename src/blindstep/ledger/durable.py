@@ -71,7 +71,8 @@ def make_private_directory(path: str) -> None:
     if os.path.isdir(path):
         return
     make_private_directory(os.path.dirname(path))
-    os.mkdir(path, 0o700)
+    with contextlib.suppress(FileExistsError):  # another process was quicker
+        os.mkdir(path, 0o700)
     flush_directory(os.path.dirname(path))
 
 

@@ -28,7 +28,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from blindstep.errors import InvalidArgument
-from blindstep.ledger import durable, fingerprints, names, plan_file
+from blindstep.ledger import durable, fingerprints, names, places, plan_file
 from blindstep.ledger.account import RunAccount, RunIdentity
 from blindstep.ledger.checkpoint import CURRENT, Arrays, Checkpoint, CheckpointMeta
 from blindstep.ledger.fingerprints import Fingerprints
@@ -208,6 +208,7 @@ class Session:
                 self._resume(*found, seed)
             if self._checkpoint is not None:
                 plan_file.write(self._checkpoint.directory, self._plan)
+                places.point(self._checkpoint.directory, self._storage.ledger_path)
         except BaseException:
             self.close()
             raise
