@@ -17,7 +17,7 @@ from blindstep.ledger.session import Session
 from driver_runs import DRIVERS, NAIVE_PLAN, run, same
 
 SCRIPT = """
-import sys, time
+import contextlib, logging, sys, time
 import numpy as np
 import blindstep as bs
 
@@ -34,7 +34,7 @@ def joblib_map(function, items):
     return Parallel(n_jobs=2)(delayed(function)(item) for item in items)
 
 
-def engine(name):
+def engine(name, opened):
     if name == "pool":
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
@@ -47,10 +47,12 @@ def engine(name):
         return {"map": joblib_map}
     if name == "dask":
         from distributed import Client
-        client = Client(n_workers=2, threads_per_worker=1, dashboard_address=None)
+        quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL}  # of its own closing
+        client = Client(n_workers=2, threads_per_worker=1, **quiet)
+        opened.enter_context(client)
         return {"executor": client.get_executor()}
     if name == "ray":
-        import logging, ray
+        import ray
         ray.init(num_cpus=2, include_dashboard=False, logging_level=logging.CRITICAL)
         return {"map": bs.host.ray_map}
     return {"timeout": 10} if name == "timeout" else {}
@@ -58,8 +60,9 @@ def engine(name):
 
 if __name__ == "__main__":
     privacy = bs.Privacy(epsilon=1, delta=1e-4)
-    bs.host.minimize(loss, np.zeros(2), data, privacy=privacy, evaluations=200_000,
-                     checkpoint="run", **engine(sys.argv[1]))
+    with contextlib.ExitStack() as opened:
+        bs.host.minimize(loss, np.zeros(2), data, privacy=privacy, evaluations=200_000,
+                         checkpoint="run", **engine(sys.argv[1], opened))
 """
 
 
@@ -143,6 +146,21 @@ def test_a_terminal_s_ctrl_c_prints_one_line_with_every_engine(engine, tmp_path)
     assert process.returncode != 0
     assert read_ledger(tmp_path / "run" / "ledger.jsonl").spent() > 0
     assert not (tmp_path / "run" / "ledger.jsonl.torn-1").exists()
+
+
+@pytest.mark.slow
+def test_a_terminal_s_ctrl_c_ends_the_command_in_one_line(tmp_path):
+    (tmp_path / "problem.py").write_text(
+        "import jax.numpy as jnp\n"
+        "loss = lambda params, record: jnp.abs(params - record).sum()\n"
+        "params, data = jnp.zeros(2), jnp.ones((4_000, 2))\n"
+    )
+    options = ["--epsilon", "1", "--checkpoint", "run", "--json", "--passes", "100000"]
+    options += ["--radius", "1", "--batch", "4000", "--horizon", "1"]
+    command = [sys.executable, "-m", "blindstep", "train", "problem.py", *options]
+    process, said = interrupted(command, tmp_path, stdout=subprocess.PIPE)
+    assert process.returncode == 130
+    assert said == "blindstep: Stopped; the same command goes on where it was, from run.\n"
 
 
 def test_a_worker_of_the_same_terminal_leaves_ctrl_c_to_the_run():

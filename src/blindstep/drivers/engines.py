@@ -11,7 +11,7 @@ import asyncio
 import concurrent.futures
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -147,9 +147,11 @@ class Engine:
                     yield place, future.result()
                 except _Lost as error:
                     yield place, error
-        except BaseException:  # also Ctrl-C: the workers need not finish what nobody waits for
-            for future in futures:
-                future.cancel()
+        except BaseException:
+            # Also Ctrl-C. A pool would finish all that waits in it; Dask drops what nobody waits for.
+            if isinstance(self._executor(), ProcessPoolExecutor | ThreadPoolExecutor):
+                for future in futures:
+                    future.cancel()
             raise
 
     def _executor(self) -> Any:
