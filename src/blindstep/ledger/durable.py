@@ -71,8 +71,11 @@ def make_private_directory(path: str) -> None:
     if os.path.isdir(path):
         return
     make_private_directory(os.path.dirname(path))
-    with contextlib.suppress(FileExistsError):  # another process was quicker
+    try:
         os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):  # else another process was quicker
+            raise
     flush_directory(os.path.dirname(path))
 
 
