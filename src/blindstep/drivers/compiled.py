@@ -122,7 +122,7 @@ def minimize(
         seed: for reproduction only: a seeded run is not private against anyone who knows or can
             guess the seed, and its privacy statement says so. Leave it out and the noise is from the
             operating system.
-        progress: show a progress bar: round, privacy spent, time, and the mean loss where the plan
+        progress: show progress: steps, privacy spent, time, and the mean loss where the plan
             has a share for it. None: on a terminal, for runs that find their own scales.
         checkpoint: a directory for the run. The same call goes on after a crash where it was, with
             the same result bit for bit; of a finished run it returns the result and releases

@@ -130,8 +130,8 @@ def minimize(
             values. A loss that gives no number for any of them is refused before anything is spent.
         seed: for reproduction only: a seeded run is not private against anyone who knows or can
             guess the seed.
-        progress: show a progress bar: round, privacy spent and time. None: on a terminal, for runs
-            that find their own scales.
+        progress: show progress: steps, privacy spent, time, and the mean loss where the plan has a
+            share for it. None: on a terminal, for runs that find their own scales.
         checkpoint: a directory for the run. The same call goes on after a crash where it was, with
             the same releases bit for bit; of a finished run it returns the result and releases
             nothing. The loss need not give the same answer each time: the answers of each step are
