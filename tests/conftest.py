@@ -17,6 +17,14 @@ install_import_hook(
 )
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_home(tmp_path_factory):
+    """Ledgers of data files go to a folder of the tests, not to the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BLINDSTEP_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _double_precision():
     with jax.enable_x64(True):

@@ -1,7 +1,8 @@
 """The review of version 0.1, finding by finding: the tests that fail on its code and pass now.
 
 Numbers are those of the review: section 5, attacked as a sceptic would; section 6, checked against the
-paper. What is a matter of words is tested here; what is a matter of code, where the code is.
+paper; section 7, tried as a new user would, items 6 to 9. What is a matter of words is tested here;
+what is a matter of code, where the code is.
 """
 
 import re
@@ -67,6 +68,41 @@ FINDINGS = {
         "test_erratum_13_small_in_expectation_is_not_small_at_the_point",
         "test_erratum_18_sums_with_the_printed_indices_are_others",
     ),
+    "7.6 an optimizer under threads": ("test_threads_may_share_it",),
+    "7.7 another checkpoint on the same file": (
+        "test_another_checkpoint_another_problem_or_another_name_is_counted_together",
+        "test_another_name_a_link_or_a_copy_is_the_same_people",
+    ),
+    "7.7 train has a budget": ("test_a_budget_is_for_all_of_them",),
+    "7.7 ten fits of a search": (
+        "test_a_search_ends_in_a_statement_of_all_its_fits",
+        "test_without_a_ledger_a_fit_says_that_others_come_on_top",
+    ),
+    "7.8 progress": (
+        "test_it_moves_with_the_steps_and_agrees_with_the_ledger",
+        "test_a_run_that_goes_on_begins_with_what_it_has_spent",
+    ),
+    # bounds=1.0, a data frame, a NumPy loss, executor=2 and an unreadable directory are cases of it
+    "7.9 messages about something else": ("test_a_mistake_is_answered_by_a_message_about_itself",),
+    "7.9 --epsilon 1000": ("test_a_refusal_comes_before_anything_is_spent",),
+    "7.9 a changed epsilon": ("test_a_problem_file_is_trained_on",),
+    "7.9 --version": ("test_the_command_runs_and_knows_its_version",),
+    "7.9 a record's number is not JSON": ("test_a_question_is_plain_json",),
+    "7.9 a report in the secret directory": (
+        "test_no_report_goes_into_a_secret_directory",
+        "test_an_answer_never_goes_into_a_run_directory",
+    ),
+    "7.9 a lambda cannot be pickled": (
+        "test_a_lambda_can_be_sent_to_any_worker",
+        "test_a_lambda_in_a_plain_pool_of_processes",
+    ),
+    "7.9 Ctrl-C": (
+        "test_every_driver_says_how_to_go_on_and_does",
+        "test_a_terminal_s_ctrl_c_prints_one_line_with_every_engine",
+        "test_a_terminal_s_ctrl_c_ends_the_command_in_one_line",
+        "test_a_worker_of_the_same_terminal_leaves_ctrl_c_to_the_run",
+    ),
+    "7.10 the learned parameters": ("test_the_learned_parameters_are_shown",),
 }
 
 

@@ -39,6 +39,7 @@ tried("executor", bs.host.minimize, loss=absolute, executor=2)
 tried("map", bs.host.minimize, loss=absolute, map=2)
 tried("budget", budget=4.0, ledger="people.jsonl")
 tried("privacy", privacy=1.0)
+tried("privacy alone", privacy=1.0, radius=None, bounds=None)
 tried("epsilon", privacy=bs.Privacy(epsilon=1000), checkpoint="run")
 tried("host loss", bs.host.minimize, loss=lambda p, z: p - z, checkpoint="run")
 tried("scales", lambda *_, **__: bs.encode({"a": [1.0]}, scales={"a": 3}))
@@ -60,6 +61,7 @@ EXPECTED = {
     "map": "map must be a function like the builtin map, got 2",
     "budget": "budget must be a Privacy, such as Privacy(epsilon=4), got 4.0",
     "privacy": "privacy must be a budget such as Privacy(epsilon=4, delta=1e-5), got 1.0",
+    "privacy alone": "privacy must be a budget such as Privacy(epsilon=4, delta=1e-5), got 1.0",
     "epsilon": "Give an epsilon of at most",
     "host loss": "the loss gives an array of shape (2,), not one real number",
     "no directory": "give one that can be written",

@@ -1,6 +1,7 @@
 """`blindstep train --people COLUMN`: identifiers from every kind of file, and no word of them."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -63,7 +64,7 @@ def test_people_are_trained_on_and_named_as_the_unit(folder):
     assert told["plan"]["records"] == 400
     with np.load(told["params"]) as answer:
         assert abs(answer["slope"] - 0.5) < 0.2
-    public = [folder / "problem-run" / name for name in ("ledger.jsonl", "plan.json")]
+    public = (Path(told["ledger"]), folder / "problem-run" / "plan.json")
     for path in (*public, folder / "problem-result" / "report.html"):
         assert SECRET not in path.read_text()
     shown = CliRunner().invoke(app, ["ledger", "show", "problem-run"])

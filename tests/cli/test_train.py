@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from blindstep.cli import app
 from blindstep.cli import train as command
 from blindstep.estimate.bounds import Clip
+from blindstep.ledger import places
 from blindstep.optimize.planner import plan as make_plan
 from blindstep.private.statement import Privacy
 
@@ -71,7 +72,8 @@ def test_a_problem_file_is_trained_on(folder):
     page = (folder / "problem-result" / "report.html").read_text()
     assert "problem.py" in page
     # The same command again: the same answer, and nothing more is spent.
-    ledger = (folder / "problem-run" / "ledger.jsonl").read_bytes()
+    ledger = Path(places.find("people.csv").ledger)
+    spent = ledger.read_bytes()
     before = (folder / "problem-result" / "params.npz").read_bytes()
     again = train("--json", fixed=ALONE)
     told = json.loads(again.stdout)
@@ -79,7 +81,7 @@ def test_a_problem_file_is_trained_on(folder):
     assert (told["plan"]["preset"], told["plan"]["looks"]) == ("scaled", 4)
     assert told["outcome"] in done.stdout
     assert (folder / "problem-result" / "params.npz").read_bytes() == before
-    assert (folder / "problem-run" / "ledger.jsonl").read_bytes() == ledger
+    assert ledger.read_bytes() == spent
     # A report of the run goes beside its directory, which is secret, not into it.
     before = sorted((folder / "problem-run").iterdir())
     shown = CliRunner().invoke(app, ["report", "problem-run"])
@@ -140,7 +142,11 @@ def test_a_run_that_stopped_among_its_looks_goes_on(folder, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("blindstep.drivers.compiled.InNaturalUnits", stop)
-        assert train(fixed=ALONE).exit_code == 130
+        stopped = train(fixed=ALONE)
+        assert stopped.exit_code == 130
+    assert stopped.stderr.splitlines()[-1] == (
+        "blindstep: Stopped; the same command goes on where it was, from problem-run."
+    )
     dry = train("--dry-run", fixed=ALONE)
     assert "There is a run in problem-run: it would go on" in dry.stdout
     done = train(fixed=ALONE)
@@ -160,7 +166,9 @@ def test_without_a_bound_a_run_with_a_radius_clips_to_norm_1_and_says_so(folder,
 def test_an_interrupted_run_says_how_to_go_on(folder, monkeypatch):
     done, _, rest = planned(folder, monkeypatch, "--checkpoint", "here", "--ledger", "all.jsonl")
     assert done.exit_code == 130
-    assert "the same command goes on where it was, from here" in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "blindstep: Stopped before anything was released or spent; the same command starts the run."
+    )
     assert (str(rest["checkpoint"]), str(rest["ledger"])) == ("here", "all.jsonl")
 
 

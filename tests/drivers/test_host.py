@@ -2,7 +2,10 @@
 
 import asyncio
 import concurrent.futures
+import functools
 import logging
+import multiprocessing
+import pickle
 import random
 import signal
 import sys
@@ -16,7 +19,9 @@ from blindstep.drivers import host
 from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.drivers.silence import silence
+from blindstep.drivers.stopping import how_to_go_on
 from blindstep.drivers.tasks import Task, Work, perform
+from blindstep.private.statement import round_up
 from driver_runs import BUDGET, DATA, SHORT, run, same
 from losses import capped_distance_numpy
 
@@ -177,7 +182,7 @@ def test_ctrl_c_ends_the_run_without_the_words_of_a_loss(how):
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as stopped:
         short(spoiled(how))
-    assert stopped.value.args == ()
+    assert stopped.value.args == (how_to_go_on(None),)
     assert stopped.value.__context__ is None
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -285,17 +290,36 @@ def test_arguments_are_checked_before_anything_is_evaluated():
     assert short(max, rehearse=False).means.shape == (2, 2)
 
 
+def test_a_lambda_can_be_sent_to_any_worker():
+    """By plain pickle, as pools of processes do; and it is one object in all tasks of a worker."""
+    space, factor = ParameterSpace.of(START), 3.0
+    work = Work(lambda x, z: factor * float(np.sum(np.abs(x - z))), space, False)
+    task = Task(work, np.zeros((1, 1, 2)), DATA[:3], 3)
+    sent = [pickle.loads(pickle.dumps(task)) for _ in range(2)]
+    np.testing.assert_array_equal(perform(sent[0]), perform(task))
+    np.testing.assert_allclose(perform(task)[:, 0], 3 * np.abs(DATA[:3]).sum(axis=1))
+    assert sent[0].work is sent[1].work
+
+
+@pytest.mark.slow
+def test_a_lambda_in_a_plain_pool_of_processes(alone):
+    spawn = multiprocessing.get_context("spawn")
+    pool = functools.partial(concurrent.futures.ProcessPoolExecutor, 1, mp_context=spawn)
+    loss = lambda x, z: capped_distance_numpy(x, z)  # noqa: E731
+    assert same(short(loss, executor=pool), alone)
+
+
 def test_data_on_disk_and_bars(tmp_path, capfd, alone):
     np.save(tmp_path / "data.npy", DATA)
     on_disk = np.load(tmp_path / "data.npy", mmap_mode="r")
     assert same(run("host", plan=SHORT, data=on_disk, progress=True), alone)
     said = capfd.readouterr()
-    assert "2/2" in said.err
-    assert f"epsilon {SHORT.epsilon:.3f}" in said.err
+    steps = SHORT.schedule.releases
+    assert f"step {steps}/{steps}: epsilon {round_up(SHORT.epsilon, 4)} of" in said.err
 
 
-def test_the_bar_is_seen_while_losses_are_silent(capfd):
-    bar = RunProgress(SHORT, show=True)
-    with silence(worker=False), bar:
-        bar.show(1, 4)
-    assert "1/2" in capfd.readouterr().err
+def test_progress_is_seen_while_losses_are_silent(capfd):
+    opt = bs.Optimizer(SHORT, START, seed=7)
+    with RunProgress(SHORT, show=True) as bar, silence(worker=False):
+        opt.shown_by(bar)
+    assert f"{SHORT.schedule.releases} steps of" in capfd.readouterr().err

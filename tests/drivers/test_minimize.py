@@ -83,13 +83,11 @@ def test_neighbours_with_the_same_noise_differ_at_most_by_the_sensitivity():
     assert 0 < change[first] <= PLAN.sensitivity * 1.001  # snapping moves it a little more
 
 
-def test_the_progress_bar_shows_rounds_and_privacy_and_no_loss(capsys):
+def test_progress_shows_steps_and_privacy_and_no_loss(capsys):
     run(progress=True)
     out, err = capsys.readouterr()
     assert out == ""
-    assert "round" in err
-    assert "4/4" in err
-    assert f"epsilon {bs.Privacy(rho=1.0).epsilon:.3f}" in err
+    assert f"step {PLAN.schedule.releases}/{PLAN.schedule.releases}: epsilon 4.378 of 4.378" in err
     assert "1.5" not in err  # the value of most losses
 
 

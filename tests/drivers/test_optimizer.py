@@ -1,5 +1,6 @@
 """Ask/tell: in any order, in parts, by several threads; and nothing private is shown."""
 
+import json
 import pathlib
 import runpy
 import threading
@@ -203,6 +204,19 @@ def test_threads_may_share_it(whole, tmp_path):
     assert account.next_step == 2 * HORIZON
     answer_in_parts(opt)
     assert same(opt.result(), whole)
+
+
+def test_a_question_is_plain_json():
+    query = begin().ask()
+    asked = json.loads(json.dumps([query.question(place) for place in (0, len(query) - 1)]))
+    for place, question in zip((0, len(query) - 1), asked, strict=True):
+        assert question["record"] == query.record[place]
+        assert (question["run"], question["question"]) == (query.run, place)
+        assert (question["round"], question["step"]) == query.id
+        np.testing.assert_array_equal(question["point"], query.points[place])
+    for nobody in (-1, len(query)):
+        with pytest.raises(bs.InvalidArgument, match="nobody asked question"):
+            query.question(nobody)
 
 
 def test_the_votes_example():

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +29,7 @@ PUBLIC = {"saved.norms", "key.seeded", "memory.0.position", "state.7.round", "st
 SECTIONS = (
     "What this means for a person",
     "The guarantee in numbers",
+    "The learned parameters",
     "Noise against signal",
     "How stationary the answer is",
     "How good the answer is",
@@ -221,6 +223,42 @@ def test_the_command(directory, tmp_path):
     done = CliRunner().invoke(app, ["report", str(directory / "whole")])
     assert done.stdout.startswith(os.fspath(directory / "whole-report.html"))
     assert not list((directory / "whole").glob("*.html"))
+
+
+def test_the_learned_parameters_are_shown(result, tmp_path):
+    page = bs.report(result, tmp_path / "run.html").read_text()
+    assert "2 numbers: the answer to use" in page
+    for place, value in enumerate(np.asarray(result.params)):
+        assert f"params[{place}]" in page
+        assert f"{value:.6g}" in page
+    # A tree of many is shown by its parts.
+    tree = {"slope": np.float32(1.25), "layers": [np.arange(-50.0, 50.0).reshape(4, 25)]}
+    page = bs.report(replace(result, params=tree), tmp_path / "run.html").read_text()
+    assert "101 numbers" in page
+    assert re.search(r"layers/0.*4×25.*-50.*49", page)
+    assert "params[0]" not in page
+    small = {"slope": np.float32(1.25), "layers": [np.ones((1, 2))]}
+    page = bs.report(replace(result, params=small), tmp_path / "run.html").read_text()
+    assert "layers/0[0, 1]" in page
+    assert re.search(r"slope</th>.*1.25<", page)
+
+
+def test_a_directory_has_no_parameters_to_show_and_says_who_does(directory, tmp_path):
+    page = report_run_directory(directory / "whole", tmp_path / "run.html").read_text()
+    assert "this page was made without the answer" in page
+
+
+@pytest.mark.parametrize("place", ["report.html", "new/report.html"])
+def test_no_report_goes_into_a_secret_directory(directory, result, place):
+    secret = directory / "half"
+    for write in (
+        lambda: report_run_directory(secret, secret / place),
+        lambda: report_run_directory(directory / "whole", secret / place),
+        lambda: bs.report(result, secret / place),
+    ):
+        with pytest.raises(bs.InvalidArgument, match="which holds the noise key"):
+            write()
+    assert not (secret / place).exists()
 
 
 def test_refusals(directory, result, tmp_path):

@@ -137,22 +137,20 @@ def test_a_record_whose_loss_fails_counts_0_and_touches_nobody():
     assert same(bits(model), bits(void))
 
 
-def test_the_model_is_as_it_was_when_a_run_is_cut_short(monkeypatch):
+def test_the_model_is_as_it_was_when_a_run_is_cut_short(monkeypatch, tmp_path):
     model, calls = transformer(), []
     model.train()
     before = bits(model)
 
-    class Stop(BaseException):
-        pass
-
-    def show(self, *_):
+    def moved(self):
         calls.append(1)
-        if len(calls) == 5:
-            raise Stop
+        if len(calls) == 15:  # after the looks
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr("blindstep.torch.run.RunProgress.show", show)
-    with pytest.raises(Stop):
-        tune(model)
+    monkeypatch.setattr("blindstep.torch.run.RunProgress._moved", moved)
+    with pytest.raises(KeyboardInterrupt, match="the same call goes on where it was") as stopped:
+        tune(model, progress=True, checkpoint=tmp_path / "run")
+    assert stopped.value.__context__ is None
     assert same(before, bits(model))
     assert model.training
 

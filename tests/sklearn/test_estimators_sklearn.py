@@ -7,6 +7,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -15,10 +16,12 @@ from blindstep.drivers.compiled import minimize
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.drivers.result import History, Result
 from blindstep.errors import InvalidArgument
+from blindstep.ledger.ledger import read_ledger
 from blindstep.ledger.refusals import BudgetExceeded
 from blindstep.optimize.planner import plan as make_plan
+from blindstep.private import accounting
 from blindstep.private.noise import fresh_keys
-from blindstep.private.statement import Privacy, statement
+from blindstep.private.statement import Privacy, round_up, statement
 from blindstep.sklearn import ClassesFromData, PrivateClassifier, PrivateRegressor, models
 from blindstep.sklearn.models import REGRESSION
 
@@ -188,6 +191,26 @@ def test_fits_share_a_ledger_and_its_budget(tmp_path):
     small(epsilon=1.0, **shared)
     with pytest.raises(BudgetExceeded, match="nothing was released"):
         small(epsilon=1.0, **shared)
+
+
+def test_a_search_ends_in_a_statement_of_all_its_fits(tmp_path):
+    """Three fits, of which one is handed over: with a ledger its statement has the sum."""
+    everybody = np.arange(len(X[FEW]))
+    model = PrivateClassifier(
+        evaluations=LITTLE, classes=BOTH, ledger=tmp_path / "people.jsonl", delta=1e-5
+    )
+    search = GridSearchCV(model, {"epsilon": [0.9, 1.0]}, cv=[(everybody, everybody)])
+    found = search.fit(X[FEW], SIDES[FEW]).best_estimator_.privacy_
+    spent = read_ledger(tmp_path / "people.jsonl").spent()
+    assert spent**2 > 2.5 * found.mu**2
+    together = round_up(accounting.epsilon(spent, 1e-5))
+    assert f"All fits in people.jsonl together have spent epsilon {together} at" in str(found)
+
+
+def test_without_a_ledger_a_fit_says_that_others_come_on_top():
+    assert "of this fit alone. Every other fit on the same rows, those of a search" in str(
+        small().privacy_
+    )
 
 
 @pytest.mark.parametrize("hidden", [(), (3,)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from importlib import import_module
 from importlib.metadata import version
@@ -10,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from blindstep.cli.common import STOPPED, stop
 from blindstep.errors import HopelessPlan, LargeDelta, LossNotFinite
 
 # Each command: the module that has it, and the first sentence of its help. A module is imported when
@@ -65,6 +68,15 @@ class _Commands(TyperGroup):
             {name: _Later(name, help=said) for name, (_, said) in COMMANDS.items()}
         )
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; Ctrl-C in one that has no words of its own for it ends in one line, too."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            stop(
+                "Stopped; the same command starts again, and a run that had begun goes on where it was."
+            )
+
 
 def load(name: str) -> Any:
     """The command of this name, imported and ready to run."""
@@ -113,4 +125,13 @@ _as_python_does = warnings.formatwarning
 def main() -> None:
     """Entry point of the `blindstep` command."""
     warnings.formatwarning = _one_line
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if end.code != STOPPED:
+            raise
+        # What was stopped may still be computing in threads of XLA, which now and then crash a Python
+        # that is taken down under them. All files are closed by now.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(STOPPED)

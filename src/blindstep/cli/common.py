@@ -11,6 +11,8 @@ import typer
 
 from blindstep.errors import BlindstepError, InvalidArgument
 
+# The exit code of a program that Ctrl-C has ended: 128 + SIGINT.
+STOPPED = 130
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Rho = Annotated[float | None, typer.Option(help="Gaussian-DP budget (the paper's rho).")]
 Epsilon = Annotated[float | None, typer.Option(help="Epsilon of (epsilon, delta)-DP.")]
@@ -28,6 +30,12 @@ def fail(error: BlindstepError, as_json: bool) -> NoReturn:
         print_json({"error": type(error).__name__, "message": str(error)})
     print(f"blindstep: {error}", file=sys.stderr)
     raise typer.Exit(2)
+
+
+def stop(words: str) -> NoReturn:
+    """End after Ctrl-C: one line that says how to go on, and the exit code that shells expect."""
+    print(f"blindstep: {words}", file=sys.stderr)
+    raise typer.Exit(STOPPED) from None
 
 
 def refuse_without_radius(options: Mapping[str, Any]) -> None:

@@ -45,6 +45,11 @@ def read_data(path: Path, text: tuple[str, ...] = ()) -> PyTree:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
+def is_data_file(path: Path) -> bool:
+    """Whether `read_data` would read it, by its name."""
+    return path.suffix.lower() in _READERS
+
+
 def require_file(path: Path, remedy: str) -> None:
     """Raise unless there is a file that this user can find; say what is in the way."""
     try:

@@ -48,6 +48,7 @@ class ProblemFile:
     data: PyTree  # arrays, one row for each record
     people: np.ndarray | None  # whose row each is; None: each row is another person's
     known: dict[str, Any]  # those of `lipschitz`, `gap` and `bounds` that it defines
+    source: Path | None  # the file that the data come from; None: the problem file made them
 
 
 def load_problem(path: Path, people: str | None = None) -> ProblemFile:
@@ -65,9 +66,10 @@ def load_problem(path: Path, people: str | None = None) -> ProblemFile:
         raise InvalidArgument(
             f"{path}: loss is a {type(loss).__name__}, not a function: define loss(params, record)."
         )
-    constants = _constants(path, names)
+    constants, source = _constants(path, names), None
     if isinstance(data, str | os.PathLike):
-        data = read_data(path.parent / data, _text_columns(constants, people))
+        source = path.parent / data
+        data = read_data(source, _text_columns(constants, people))
     identifiers = None
     if people is not None:
         data, identifiers = _without(data, people)
@@ -83,7 +85,7 @@ def load_problem(path: Path, people: str | None = None) -> ProblemFile:
             f"{path}: bounds is a {type(known['bounds']).__name__}: give blindstep.Range(0, 1), "
             "blindstep.Clip(1.0) or blindstep.Lipschitz(1.0)."
         )
-    return ProblemFile(loss, params, data, identifiers, known)
+    return ProblemFile(loss, params, data, identifiers, known, source)
 
 
 def _constants(path: Path, names: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -24,8 +24,10 @@ from blindstep.cli.common import (
     fail,
     print_json,
     refuse_without_radius,
+    stop,
 )
 from blindstep.cli.dry_run import rehearse_run
+from blindstep.cli.ledger_choice import about_ledger, ledger_notes, ledger_of
 from blindstep.cli.problem_file import ProblemFile, load_problem
 from blindstep.drivers import effort
 from blindstep.drivers.compiled import minimize
@@ -33,15 +35,19 @@ from blindstep.drivers.people import ROWS, count_people
 from blindstep.drivers.planned import plan_for
 from blindstep.drivers.pytrees import ParameterSpace, count_records
 from blindstep.drivers.result import Result
+from blindstep.drivers.stopping import how_to_go_on
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.estimate.bounds import Bounds, Clip
 from blindstep.estimate.gradients import COST
 from blindstep.insight.report import report as write_report
-from blindstep.ledger.refusals import StorageError
+from blindstep.ledger import places
+from blindstep.ledger.ledger import read_ledger
+from blindstep.ledger.refusals import LedgerError, StorageError
 from blindstep.ledger.storage import Storage
 from blindstep.optimize.choices import ESTIMATES, GRADIENT, PRESETS, VALUES
 from blindstep.optimize.plan import Plan
-from blindstep.private.statement import DEFAULT_DELTA, Privacy
+from blindstep.private import accounting
+from blindstep.private.statement import DEFAULT_DELTA, Privacy, round_up
 
 _DEFAULT_CLIP = 1.0
 _ANSWER, _THEOREM = "params", "random_round"
@@ -106,7 +112,11 @@ def train(
         typer.Option(help="Run directory, SECRET: it holds the noise key. Default: PROBLEM-run."),
     ] = None,
     ledger: Annotated[
-        Path | None, typer.Option(help="A ledger that all runs on the same people share.")
+        Path | None,
+        typer.Option(
+            help="A ledger that all runs on the same people share. Default: one for each data file, "
+            "whose place is printed; where data are not a file, one in the run directory."
+        ),
     ] = None,
     budget: Annotated[
         float | None,
@@ -158,10 +168,14 @@ def train(
         choices |= {"privacy": Privacy(epsilon, delta, rho=rho), "checkpoint": directory}
         made = plan_for(space, records, None, choices, lambda: _effort(given, each))
         limit = None if budget is None else Privacy(budget, delta)
+        _refuse_secret(results, directory)
+        ledger = ledger or ledger_of(given, directory, write=not dry_run)
         if dry_run:
+            if ledger is None and given.source is not None:
+                notes.print(f"A ledger of {given.source} would be begun in {places.home()}.")
             rehearse_run(given, made, Storage(directory, ledger, limit), each, as_json)
             return
-        _introduce(made, directory, notes)
+        _introduce(made, Storage(directory, ledger), given, notes)
         result = minimize(
             given.loss,
             given.params,
@@ -175,20 +189,22 @@ def train(
             progress=not as_json,
         )
         files = _save(results, result)
-        title, spent = f"A private run: {problem.name}", ledger or directory
-        files["report"] = str(
-            write_report(result, results / "report.html", title=title, ledger=spent)
-        )
+        place, title = Storage(directory, ledger).ledger_path, f"A private run: {problem.name}"
+        page = write_report(result, results / "report.html", title=title, ledger=place)
+        files["report"] = str(page)
+        spent = accounting.epsilon(read_ledger(place).spent(), made.delta)
     except BlindstepError as error:
-        if isinstance(error, StorageError):
+        if isinstance(error, LedgerError) and (ledger or directory.exists()):
+            notes.print(about_ledger(Storage(directory, ledger), delta))
+        elif isinstance(error, StorageError):
             notes.print(f"(The run directory is {directory}; --checkpoint gives another one.)")
         fail(error, as_json)
     except KeyboardInterrupt:
-        notes.print(f"Stopped; the same command goes on where it was, from {directory}.")
-        raise typer.Exit(130) from None
+        stop(how_to_go_on(directory, call="command"))
     if as_json:
         told = {"privacy": result.privacy.to_dict(), "plan": made.to_dict()}
-        print_json(told | files | {"outcome": result.outcome, "checkpoint": str(directory)})
+        kept = {"checkpoint": str(directory), "ledger": place, "ledger_epsilon": spent}
+        print_json(told | files | {"outcome": result.outcome} | kept)
         return
     Console(highlight=False, markup=False).print(str(result.privacy))
     print(f"\n{result.outcome}")
@@ -200,7 +216,11 @@ def train(
             f"at random: the point that the tolerance of {made.tolerance:.3g} speaks of."
         )
     print(f"{files['report']}: the report, for a browser.")
-    print(f"{directory}: SECRET, holds the noise key. `blindstep ledger show` reads it.")
+    print(f"{directory}: SECRET, holds the noise key.")
+    print(
+        f"{place}: the ledger. All runs in it have spent epsilon {round_up(spent, 4)} at delta "
+        f"{made.delta:g}; `blindstep ledger show {directory}` prints them."
+    )
 
 
 def _effort(given: ProblemFile, rows: int) -> int:
@@ -247,8 +267,8 @@ def _bounds(
     return choices
 
 
-def _introduce(plan: Plan, directory: Path, notes: Console) -> None:
-    """Say what is going to happen and what it costs."""
+def _introduce(plan: Plan, storage: Storage, given: ProblemFile, notes: Console) -> None:
+    """Say what is going to happen, what it costs, and where that is written down."""
     sizes, steps = f"{plan.records:,} records, {plan.dim:,} parameters", plan.rounds * plan.horizon
     if plan.looks:
         notes.print(f"{sizes}, {plan.passes} pass(es). The run finds its scales itself.")
@@ -260,12 +280,24 @@ def _introduce(plan: Plan, directory: Path, notes: Console) -> None:
         )
     for note in plan.notes:
         notes.print(note)
-    if Storage(directory).begun:
-        notes.print(f"Going on with the run in {directory}.")
+    if storage.begun:
+        notes.print(f"Going on with the run in {storage.directory}.")
     else:
         notes.print(
-            f"A new run in {directory}: it spends epsilon {plan.epsilon:.4g} at delta {plan.delta:g}, "
-            "besides what other runs on the same people spend."
+            f"A new run in {storage.directory}: it spends epsilon {plan.epsilon:.4g} at delta "
+            f"{plan.delta:g}."
+        )
+    for note in ledger_notes(plan, storage, given.source):
+        notes.print(note, soft_wrap=True)
+
+
+def _refuse_secret(results: Path, directory: Path) -> None:
+    """Raise if the answer, which is for others, would go where the noise key is."""
+    inside = directory.resolve() in (results.resolve(), *results.resolve().parents)
+    if inside or places.secret_directory(results) is not None:
+        raise InvalidArgument(
+            f"--out {results} is in a run directory, which holds the noise key, and the answer is made "
+            "to be shown: give a place outside of it."
         )
 
 

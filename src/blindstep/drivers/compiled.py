@@ -26,6 +26,7 @@ from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import Loss, ParameterSpace, check_loss, count_records, on_disk
 from blindstep.drivers.result import Result, finished
 from blindstep.drivers.step import records_of, take_step, traced
+from blindstep.drivers.stopping import ends_in_one_line
 from blindstep.errors import answers_typos
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.scales import Scales
@@ -43,9 +44,12 @@ from blindstep.private.schedule import Kind
 from blindstep.private.statement import Privacy
 
 Carry = tuple[Memory, State]
+# Evaluations beside which calling the program, and an entry in the ledger, take little time.
+_WORTH_A_CALL = 2**20
 
 
 @answers_typos
+@ends_in_one_line
 def minimize(
     loss: Loss,
     params: PyTree,
@@ -126,7 +130,7 @@ def minimize(
         seed: for reproduction only: a seeded run is not private against anyone who knows or can
             guess the seed, and its privacy statement says so. Leave it out and the noise is from the
             operating system.
-        progress: show a progress bar: round, privacy spent, time, and the mean loss where the plan
+        progress: show progress: steps, privacy spent, time, and the mean loss where the plan
             has a share for it. None: on a terminal, for runs that find their own scales.
         checkpoint: a directory for the run. The same call goes on after a crash where it was, with
             the same result bit for bit; of a finished run it returns the result and releases
@@ -149,7 +153,7 @@ def minimize(
         minute = functools.partial(effort.of_compiled, loss, params, data)
         plan = plan_for(space, count_records(data), plan, chosen, minute, company)
         storage = Storage(checkpoint, ledger, budget)
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), RunProgress(plan, show=progress) as bar:
             check_loss(loss, params, data)
             if plan.estimate == GRADIENT:
                 differentiable.check_gradient(loss, params, data)
@@ -159,9 +163,9 @@ def minimize(
             run, start, scales = loss, params, None
             if plan.looks:
                 with open_looks(plan, storage, known, seed, unit, company) as session:
-                    scales = telling_failures(
-                        lambda: _look(loss, params, data, plan, space, session)
-                    )
+                    bar.follow(session)
+                    look = functools.partial(_look, loss, params, data, plan, space, session)
+                    scales = telling_failures(look)
                 run, start = InNaturalUnits(loss, space, scales), natural_start(space)
                 known = functools.partial(fingerprints.of_run, run, start, data, company)
             machine = plan.build(jumps=scales is not None and scales.jumps)
@@ -170,7 +174,7 @@ def minimize(
             about = (plan.terms, plan.to_dict(), begun, storage, known)
             with Session(*about, seed=seed, unit=unit, company=company) as session:
                 means, told = telling_failures(
-                    lambda: _run(run, data, plan, inside, machine, session, progress)
+                    lambda: _run(run, data, plan, inside, machine, session, bar)
                 )
                 return finished(plan, space, session.gate, means, told, scales, protected=unit)
 
@@ -191,35 +195,53 @@ def _run(
     space: ParameterSpace,
     machine: Conversion,
     session: Session,
-    progress: bool | None,
+    bar: RunProgress,
 ) -> tuple[list[np.ndarray], Float[np.ndarray, "rounds horizon 3"]]:
     """All rounds that are still to come: their means, and what is told of each step."""
-    machine, gate, horizon = prepare(machine, space), session.gate, machine.horizon
+    machine, gate = prepare(machine, space), session.gate
     data = data if on_disk(data) else mesh.place(data)
     sharding = mesh.over_records(data)
-    means, steps = list(session.saved.get("means", ())), list(session.saved.get("told", ()))
+    means = list(session.saved.get("means", ()))
+    steps = list(session.saved.get("told", np.zeros((0, 3))).reshape(-1, 3))
+    blocks = _blocks_at_once(plan)
 
-    def round_of(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, Array, Told]]:
+    def part_of(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, Any, Told]]:
         permit, records = records_of(permit, data)
         state = session.state
         if sharding is not None:
             memory, state = mesh.put_everywhere((memory, state), sharding)
-        return run_round(
-            machine, loss, space, permit, memory, state, records, gate.public, sharding
-        )
+        run = (machine, loss, space, permit, memory, state, records, gate.public)
+        if blocks * machine.period == machine.horizon:
+            return run_round(*run, sharding)
+        memory, state, told = run_part(*run, blocks, sharding)
+        return memory, (state, None, told)
 
-    with RunProgress(plan, show=progress) as bar:
-        while not session.finished:
-            bar.show(len(means), gate.position + horizon, steps)
-            # Loss and noise are functions: a round begun before a crash comes out the same.
-            state, mean, told = gate.through(round_of, horizon)
+    def kept() -> dict[str, np.ndarray]:
+        return {"means": np.asarray(means).reshape(-1, space.dim), "told": np.stack(steps)}
+
+    bar.follow(session, lambda: np.asarray(steps).reshape(-1, 3))
+    while not session.finished:
+        # Loss and noise are functions: what was begun before a crash comes out the same.
+        state, mean, told = gate.through(part_of, blocks * machine.period)
+        if mean is None and int(state.step) == machine.horizon:
+            state, mean = end_round(machine, state)
+        if mean is not None:
             means.append(np.asarray(mean))
-            steps.append(np.stack([told.gradient_norm, told.move_norm, told.value], axis=-1))
-            session.after(
-                state, gate.position, lambda: {"means": np.stack(means), "told": np.stack(steps)}
-            )
-        bar.show(len(means), gate.position, steps)
-    return means, np.stack(steps)
+        steps += list(np.stack([told.gradient_norm, told.move_norm, told.value], axis=-1))
+        session.after(state, gate.position, kept)
+    return means, np.stack(steps).reshape(plan.rounds, plan.horizon, 3)
+
+
+def _blocks_at_once(plan: Plan) -> int:
+    """Blocks of one call of the program: a round's, or the fewest that are worth a call of their own.
+
+    A call is charged, saved and shown as one. By the plan alone, and the same for all calls: one
+    program is compiled, and a resumed run repeats the very same calls.
+    """
+    blocks = plan.horizon // plan.period
+    each = max(1, plan.evaluations * plan.period // plan.schedule.releases)
+    least = min(blocks, -(-_WORTH_A_CALL // each))
+    return next(some for some in range(least, blocks + 1) if blocks % some == 0)
 
 
 def prepare(machine: Conversion, space: ParameterSpace) -> Conversion:
@@ -252,6 +274,12 @@ def run_round(
     state, mean = machine.end_round(state)
     out = (memory, (state, mean, told))
     return out if sharding is None else mesh.everywhere(out, sharding)
+
+
+@eqx.filter_jit
+def end_round(machine: Conversion, state: State) -> tuple[State, Float[Array, " dim"]]:
+    """The state in which the next round starts, and the mean of this one."""
+    return machine.end_round(state)
 
 
 def run_blocks(
@@ -293,6 +321,13 @@ def run_blocks(
     (memory, state), (first, later) = jax.lax.scan(block, (memory, state), length=blocks)
     told = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1).ravel(), first, later)
     return memory, state, told
+
+
+@eqx.filter_jit
+def run_part(*run: Any) -> tuple[Memory, State, Told]:
+    """Some blocks of a round, as `run_blocks`; with records on several devices, its result on all."""
+    out, sharding = run_blocks(*run), run[-1]
+    return out if sharding is None else mesh.everywhere(out, sharding)
 
 
 def _steps(

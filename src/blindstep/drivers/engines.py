@@ -11,7 +11,7 @@ import asyncio
 import concurrent.futures
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ class Engine:
                 f"the workers do not answer any more ({type(outcome).__name__}, after {_TRIES} "
                 "tries): the step was not released. Give `executor` as a function that makes a "
                 "new one, such as lambda: get_reusable_executor(max_workers=2), and see that the "
-                "loss can be sent to a worker (defined in a module it can import)."
+                "loss can be sent to a worker: open files, locks and connections cannot."
             ) from None
         return task.voided()
 
@@ -141,11 +141,18 @@ class Engine:
             except _Lost as error:  # broken between two submissions
                 yield place, error
         # Not concurrent.futures.as_completed: Dask's futures are none of its own.
-        for future, place in futures.items():
-            try:
-                yield place, future.result()
-            except _Lost as error:
-                yield place, error
+        try:
+            for future, place in futures.items():
+                try:
+                    yield place, future.result()
+                except _Lost as error:
+                    yield place, error
+        except BaseException:
+            # Also Ctrl-C. A pool would finish all that waits in it; Dask drops what nobody waits for.
+            if isinstance(self._executor(), ProcessPoolExecutor | ThreadPoolExecutor):
+                for future in futures:
+                    future.cancel()
+            raise
 
     def _executor(self) -> Any:
         if self._given is not None:

@@ -32,6 +32,7 @@ from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import Loss, ParameterSpace, count_records
 from blindstep.drivers.query import BatchQuery
 from blindstep.drivers.result import Result
+from blindstep.drivers.stopping import ends_in_one_line
 from blindstep.drivers.tasks import Task, Work, quietly
 from blindstep.errors import InvalidArgument, answers_typos, positive
 from blindstep.estimate.bounds import Bounds
@@ -52,6 +53,7 @@ _POINTS = 2**20
 
 
 @answers_typos
+@ends_in_one_line
 def minimize(
     loss: Loss,
     params: PyTree,
@@ -128,8 +130,8 @@ def minimize(
             values. A loss that gives no number for any of them is refused before anything is spent.
         seed: for reproduction only: a seeded run is not private against anyone who knows or can
             guess the seed.
-        progress: show a progress bar: round, privacy spent and time. None: on a terminal, for runs
-            that find their own scales.
+        progress: show progress: steps, privacy spent, time, and the mean loss where the plan has a
+            share for it. None: on a terminal, for runs that find their own scales.
         checkpoint: a directory for the run. The same call goes on after a crash where it was, with
             the same releases bit for bit; of a finished run it returns the result and releases
             nothing. The loss need not give the same answer each time: the answers of each step are
@@ -164,20 +166,22 @@ def minimize(
         work, scales = _work(loss, space, data, vectorized, timeout, engine), None
         if rehearse:
             tried(timeout=timeout)
-        if plan.looks:
-            scales = _look(plan, params, data, work, engine, storage, seed, unit)
-        with Optimizer(
-            plan,
-            params,
-            data=data,
-            seed=seed,
-            checkpoint=checkpoint,
-            ledger=ledger,
-            budget=budget,
-            unit=unit,
-            scales=scales,
-        ) as opt:
-            _answer(opt, data, work, engine, progress)
+        with RunProgress(plan, show=progress) as bar:
+            if plan.looks:
+                scales = _look(plan, params, data, work, engine, storage, seed, unit, bar)
+            with Optimizer(
+                plan,
+                params,
+                data=data,
+                seed=seed,
+                checkpoint=checkpoint,
+                ledger=ledger,
+                budget=budget,
+                unit=unit,
+                scales=scales,
+            ) as opt:
+                opt.shown_by(bar)
+                _answer(opt, data, work, engine)
     finally:
         engine.close()
         isolation.dismiss()
@@ -222,6 +226,7 @@ def _look(
     storage: Storage,
     seed: int | None,
     unit: str,
+    bar: RunProgress,
 ) -> Scales:
     """Find the scales of the problem."""
 
@@ -235,6 +240,7 @@ def _look(
     with jax.enable_x64(True):
         origin = np.asarray(work.space.flatten(params))
         with open_looks(plan, storage, known, seed, unit) as session:
+            bar.follow(session)
             return scales_from(plan, session, origin, look_at_answers(session, plan, answer))
 
 
@@ -251,17 +257,12 @@ def _task(work: Work, points: np.ndarray, rows: np.ndarray, data: PyTree) -> Tas
     return Task(work, points, records, len(rows))
 
 
-def _answer(
-    opt: Optimizer, data: PyTree, work: Work, engine: Engine, progress: bool | None
-) -> None:
+def _answer(opt: Optimizer, data: PyTree, work: Work, engine: Engine) -> None:
     """Answer every step that is still to come."""
-    with RunProgress(opt.plan, show=progress) as bar:
-        while not opt.done:
-            query = opt.ask()
-            bar.show(opt.round, opt.round * opt.plan.horizon + opt.step + 1)
-            values = engine.perform(list(tasks_of(query, data, work)))
-            opt.tell(query, np.concatenate(values).ravel())
-        bar.show(opt.round, opt.plan.schedule.releases)
+    while not opt.done:
+        query = opt.ask()
+        values = engine.perform(list(tasks_of(query, data, work)))
+        opt.tell(query, np.concatenate(values).ravel())
 
 
 def tasks_of(query: BatchQuery, data: PyTree, work: Work) -> Iterator[Task]:

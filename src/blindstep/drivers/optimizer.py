@@ -1,10 +1,10 @@
 """Ask/tell: the same state machine, for losses that are evaluated somewhere else.
 
-    opt = Optimizer(plan, params, checkpoint="run/")
-    while not opt.done:
-        query = opt.ask()            # query.points[i] is to be shown to record query.record[i]
-        opt.tell(query, values)      # all at once, or in parts and in any order
-    result = opt.result()
+    with Optimizer(plan, params, checkpoint="run/") as opt:
+        while not opt.done:
+            query = opt.ask()        # query.points[i] is to be shown to record query.record[i]
+            opt.tell(query, values)  # all at once, or in parts and in any order
+        result = opt.result()
 
 Answers may come late, twice, or not at all. A step is released when the last of its answers is
 there, or when `give_up` said that the rest will never come.
@@ -25,11 +25,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from blindstep.drivers.planned import refuse_for_networks, refuse_gradients
+from blindstep.drivers.progress import RunProgress
 from blindstep.drivers.pytrees import ParameterSpace, rounding
 from blindstep.drivers.query import BatchQuery
 from blindstep.drivers.result import Result, finished
 from blindstep.drivers.statements import of_plan
 from blindstep.drivers.step import release_answers, traced
+from blindstep.drivers.stopping import how_to_go_on, stopped
 from blindstep.drivers.tasks import numbers
 from blindstep.errors import HorizonExceeded, InvalidArgument, answers_typos
 from blindstep.estimate.estimators import from_values
@@ -130,7 +132,7 @@ class Optimizer(Uncopied):
             start = params if scales is None else (params, scales)
             return fingerprints.of_questions(cohort, start, data)
 
-        storage = Storage(checkpoint, ledger, budget, cohort)
+        storage, self._directory = Storage(checkpoint, ledger, budget, cohort), checkpoint
         with jax.enable_x64(True):
             machine = plan.build(jumps=scales is not None and scales.jumps)
             start = self.space.flatten(params)
@@ -168,8 +170,6 @@ class Optimizer(Uncopied):
                 "the run directory before you ask anybody, or start a new run.",
                 stacklevel=4,
             )
-
-    # -- public state --------------------------------------------------------------------------
 
     @property
     def rounds(self) -> int:
@@ -213,8 +213,6 @@ class Optimizer(Uncopied):
     def __repr__(self) -> str:
         where = "done" if self.done else f"round {self.round + 1}, step {self.step + 1}"
         return f"Optimizer(run {self.run}: {where} of {self.rounds} x {self.plan.horizon})"
-
-    # -- ask and tell --------------------------------------------------------------------------
 
     def ask(self) -> BatchQuery:
         """All questions of the current step; asking again gives the same ones."""
@@ -290,6 +288,10 @@ class Optimizer(Uncopied):
             run = (self.plan, self.space, self._gate, self.means, told, self._scales)
             return finished(*run, protected=self._session.unit)
 
+    def shown_by(self, bar: RunProgress) -> None:
+        """Let a progress bar show this run's steps and what they cost."""
+        bar.follow(self._session, lambda: np.asarray(self._told).reshape(-1, 3))
+
     def close(self) -> None:
         """Let others use the run directory and the ledger. May be called again.
 
@@ -311,8 +313,8 @@ class Optimizer(Uncopied):
             self.close()
         else:  # as after a crash: what was told is on the disk
             self._session.close()
-
-    # -- inside --------------------------------------------------------------------------------
+        if kind is KeyboardInterrupt:
+            raise stopped(how_to_go_on(self._directory)) from None
 
     def _take(
         self, places: Int[np.ndarray, " some"], values: Float[np.ndarray, " some"] | float
@@ -368,8 +370,7 @@ class Optimizer(Uncopied):
         """The questions that answers are for; None if their step was released before."""
         if not isinstance(query, BatchQuery) or query.run != self.run:
             raise InvalidArgument(
-                f"nobody asked: this query is not one of run {self.run}. Tell answers to the "
-                "optimizer that asked."
+                f"no query of run {self.run}: tell answers to the optimizer that asked."
             )
         places = query.places(number, where)
         if query.id < (self.round, self.step):

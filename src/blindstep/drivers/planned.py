@@ -17,6 +17,7 @@ from blindstep.optimize.delta import check_delta
 from blindstep.optimize.plan import Plan
 from blindstep.optimize.planner import plan as make_plan
 from blindstep.optimize.prospects import check_prospects
+from blindstep.private.statement import Privacy
 
 # What a plan is described by: the arguments of `blindstep.plan`, but for the sizes, which a driver
 # takes from the parameters and the data, and for questions, which none of them asks. The estimate is a
@@ -85,6 +86,11 @@ def _plan_for(
         if "privacy" not in given:
             raise InvalidArgument(
                 "give privacy, such as privacy=Privacy(epsilon=4, delta=1e-5), or a ready plan."
+            )
+        if not isinstance(given["privacy"], Privacy):
+            raise InvalidArgument(
+                f"privacy must be a budget such as Privacy(epsilon=4, delta=1e-5), got "
+                f"{given['privacy']!r}."
             )
         sizes = {"records": records, "dim": space.dim}
         if given.get("preset", "scaled") != "scaled" or "radius" in given:

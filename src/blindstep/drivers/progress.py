@@ -1,70 +1,110 @@
-"""A progress bar of public quantities: round, privacy spent, time; the loss only if it was released."""
+"""Progress in public quantities: looks, steps, privacy spent, time; the loss only if it was released.
+
+It moves with every release. The privacy spent is what the session was charged, read after each charge:
+the figure that the ledger has for this run, and never another one.
+"""
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
+from jaxtyping import Float
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from blindstep.ledger.session import Session
 from blindstep.optimize.plan import Plan
 from blindstep.private import accounting
+from blindstep.private.statement import round_up
+
+Told = Callable[[], Float[np.ndarray, "steps 3"]]
+# Where there is no terminal: so many lines for a whole run.
+_LINES = 20
 
 
 class RunProgress:
-    """Shows how far a run is. Quiet unless asked for, and where there is no terminal."""
+    """Shows how far a run is, if asked: a bar on a terminal, elsewhere a line now and then."""
 
     def __init__(self, plan: Plan, *, show: bool | None) -> None:
         self._plan = plan
         if show is None:
             show = plan.preset == "scaled" and sys.stderr.isatty()
+        self._show = show
+        console = Console(file=sys.stderr)  # held: losses are evaluated in silence
         self._bar = Progress(
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("privacy spent: {task.fields[spent]}{task.fields[loss]}"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[said]}"),
             TimeElapsedColumn(),
-            console=Console(file=sys.stderr),  # held: losses are evaluated in silence
-            disable=not show,
+            console=console,
+            expand=True,
+            disable=not show or not (console.is_terminal or console.is_jupyter),
         )
-        self._task = self._bar.add_task("run", total=plan.rounds, spent="nothing yet", loss="")
+        self._total = plan.looks + plan.schedule.releases
+        self._task = self._bar.add_task("", total=self._total, said="")
+        self._sessions: list[Session] = []
+        self._lines, self._told = 0, None
 
-    def show(self, rounds: int, releases: int, told: Sequence[Any] = ()) -> None:
-        """Say how many rounds are done, and how many releases of the run have been charged.
+    def follow(self, session: Session, told: Told | None = None) -> None:
+        """From now on, show how far this session is: that of the looks, or that of the steps.
 
-        `told` holds what is public of each step, by round: its last number is the noisy mean loss,
-        which is shown against that of the first round.
+        `told` gives what is public of each step; its last number is the noisy mean loss, which is shown
+        against that of the first round.
         """
-        plan, passes = self._plan, -(-releases // self._plan.schedule.releases_per_pass)
-        if passes and not self._bar.disable:
-            looks = () if plan.look_terms is None else (plan.look_terms.mu(),)
-            mu = accounting.compose([plan.terms.mu_per_pass() * math.sqrt(passes), *looks])
-            epsilon = accounting.epsilon(mu, plan.delta, plan.terms.slack())
-            spent = f"epsilon {epsilon:.3f} at delta {plan.delta:g}"
-            self._bar.update(self._task, completed=rounds, spent=spent, loss=self._loss(told))
+        if self._show:
+            if not self._sessions:
+                self._introduce()
+            self._sessions, self._told = [*self._sessions, session], told
+            session.watch = self._moved
+            self._moved()
 
-    def _loss(self, told: Sequence[Any]) -> str:
-        """The mean loss of the last round as a share of the first one's."""
-        if not self._plan.curve or not len(told):
-            return ""
-        first, last = (float(np.mean(np.asarray(told[at])[..., 2])) for at in (0, -1))
-        return f"  loss {last / first:.0%} of the first" if first > 0 else ""
+    def _moved(self) -> None:
+        """Something was charged or released."""
+        session, plan = self._sessions[-1], self._plan
+        looking = len(self._sessions) == 1 and plan.looks > 0
+        done = session.position + (0 if looking else plan.looks)
+        number = f"look {done}/{plan.looks}"
+        if not looking:
+            number = f"step {session.position}/{plan.schedule.releases}"
+        if not self._bar.disable:
+            self._bar.update(self._task, completed=done, description=number, said=self._said())
+        elif done * _LINES // self._total > self._lines:
+            self._lines = done * _LINES // self._total
+            self._print(f"{number}: {self._said()}")
+
+    def _said(self) -> str:
+        """What was spent, by the ledger, and the loss as a share of the first round's."""
+        plan, loss = self._plan, ""
+        mu = accounting.compose(session.spent for session in self._sessions)
+        if not mu:
+            return "nothing spent yet"
+        epsilon = accounting.epsilon(mu, plan.delta, plan.terms.slack())
+        if self._told is not None and plan.curve:
+            values = self._told()[:, 2]
+            first = float(np.mean(values[: plan.horizon])) if len(values) >= plan.horizon else 0.0
+            if first > 0:
+                share = float(np.mean(values[-plan.horizon :])) / first
+                loss = f", loss {share:.0%} of the first"
+        return f"epsilon {round_up(epsilon, 4)} of {round_up(plan.epsilon, 4)} spent{loss}"
+
+    def _introduce(self) -> None:
+        plan = self._plan
+        self._print(
+            f"{plan.schedule.releases:,} steps of {plan.first_batch:,} records, at most "
+            f"{plan.evaluations:,} evaluations of the loss; epsilon {plan.epsilon:.4g} at delta "
+            f"{plan.delta:g} in all."
+        )
+        self._bar.start()
 
     def __enter__(self) -> RunProgress:
-        if not self._bar.disable:
-            plan = self._plan
-            self._bar.console.print(
-                f"{plan.schedule.releases:,} steps of {plan.first_batch:,} records, at most "
-                f"{plan.evaluations:,} evaluations of the loss; epsilon {plan.epsilon:.4g} at delta "
-                f"{plan.delta:g} in all.",
-                highlight=False,
-            )
-        self._bar.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
-        self._bar.__exit__(kind, *rest)
+    def __exit__(self, *_: object) -> None:
+        for session in self._sessions:
+            session.watch = None
+        self._bar.stop()
+
+    def _print(self, line: str) -> None:
+        self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)

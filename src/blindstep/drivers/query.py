@@ -26,8 +26,9 @@ points_at = eqx.filter_jit(probe_points)
 class BatchQuery:
     """All questions of one step. Public: it follows from past releases and public randomness.
 
-    Question number i wants the loss of record `record[i]` at the point `points[i]`. The questions of
-    one record are neighbours; the array of all of them has the shape (batch, 2, directions).
+    Question number i wants the loss of record `record[i]` at the point `points[i]`; `question(i)` is
+    the same for JSON. The questions of one record are neighbours; the array of all of them has the
+    shape (batch, 2, directions).
 
     Attributes:
         run: which run asks; no two runs have the same.
@@ -75,6 +76,21 @@ class BatchQuery:
         sets = self.points_of(0, len(self.rows))
         every = np.broadcast_to(sets, (len(self.rows), *sets.shape[1:]))
         return every.reshape(len(self), -1)
+
+    def question(self, number: int) -> dict[str, Any]:
+        """One question in plain numbers and lists, ready for JSON; answer it with where=[number]."""
+        if not 0 <= number < len(self):
+            raise InvalidArgument(
+                f"nobody asked question {number}: this query has 0 .. {len(self) - 1}."
+            )
+        return {
+            "run": self.run,
+            "round": self.round,
+            "step": self.step,
+            "question": int(number),
+            "record": int(self.record[number]),
+            "point": self.points[number].tolist(),
+        }
 
     def points_of(self, start: int, size: int) -> Float[np.ndarray, "sets each dim"]:
         """The points of up to `size` records from place `start` of the batch on, in little memory.

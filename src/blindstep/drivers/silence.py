@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
 import threading
 import warnings
@@ -22,6 +23,11 @@ from typing import Any
 
 _PROCESS = secrets.token_hex(8)
 _STREAMS = ("stdout", "stderr", "__stdout__", "__stderr__")
+
+
+def this_terminal() -> str:
+    """A name of the processes that one Ctrl-C reaches: those of this process group, here."""
+    return f"{socket.gethostname()}-{os.getpgrp()}"
 
 
 def this_process() -> str:
@@ -114,6 +120,19 @@ class _Interrupt:
         finally:
             signal.signal(signal.SIGINT, before)
             self.arrived = False
+
+    def left_to(self, terminal: str) -> None:
+        """In a worker that the run's own Ctrl-C reaches too: leave it to the run, from now on.
+
+        A worker that it ends prints pages, also while it waits for work. Engines whose tasks are in
+        threads (Dask) keep Python's own switch in a thread that is not ours, so C's is used there.
+        """
+        if terminal != this_terminal():
+            return
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except ValueError:  # not the main thread
+            ctypes.CDLL(None).signal(int(signal.SIGINT), ctypes.c_void_p(int(signal.SIG_IGN)))
 
     def passed_on(self) -> None:
         """End the run if the user wants it, in no words of a loss, and even if a loss caught it."""

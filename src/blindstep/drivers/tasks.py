@@ -12,12 +12,15 @@ stays with it (`silence`), and a vectorised call that fails is taken apart.
 
 from __future__ import annotations
 
+import functools
 import math
+import pickle
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+import cloudpickle
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
@@ -25,7 +28,7 @@ from jaxtyping import Array, Float, PyTree, Shaped
 from blindstep.drivers.cells import number, numbers_of_rows
 from blindstep.drivers.isolation import Sealed, points_message, ready, values_apart
 from blindstep.drivers.pytrees import Loss, ParameterSpace
-from blindstep.drivers.silence import interrupt, silence, this_process
+from blindstep.drivers.silence import interrupt, silence, this_process, this_terminal
 from blindstep.errors import InvalidArgument
 
 
@@ -44,6 +47,21 @@ class Work:
     timeout: float | None = None  # seconds for one call of the loss; None: as long as it takes
     # the process and the thread that the run is in: who performs a task may be another
     home: tuple[str, int] = field(default_factory=_this_thread)
+    terminal: str = field(default_factory=this_terminal)  # whose Ctrl-C ends the run
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To a worker it goes by value: a lambda, or a function of the user's script, can be sent."""
+        return _work_from, (self._content,)
+
+    @functools.cached_property
+    def _content(self) -> bytes:
+        return cloudpickle.dumps(tuple(getattr(self, each.name) for each in fields(self)))
+
+
+@functools.lru_cache(maxsize=4)
+def _work_from(content: bytes) -> Work:
+    """The work in these bytes: one object for all tasks, so that a loss is compiled once."""
+    return Work(*pickle.loads(content))
 
 
 @dataclass(frozen=True)
@@ -80,6 +98,8 @@ class Task:
 def perform(task: Task) -> Float[np.ndarray, "number each"]:
     """All values of a task, NaN where there is none. Raises nothing that depends on a record."""
     work, here = task.work, task.work.home[0] == this_process()
+    if not here:
+        interrupt.left_to(work.terminal)
     if isinstance(work.loss, Sealed):
         return _apart(task, work.loss)
     if task.number == 0:

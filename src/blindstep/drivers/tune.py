@@ -27,6 +27,7 @@ from blindstep.drivers.people import by_person
 from blindstep.drivers.pytrees import Loss, ParameterSpace, count_records
 from blindstep.drivers.result import Result
 from blindstep.drivers.statements import together
+from blindstep.drivers.stopping import ends_in_one_line
 from blindstep.drivers.values import losses_of, measure
 from blindstep.errors import InvalidArgument
 from blindstep.ledger import fingerprints
@@ -73,6 +74,7 @@ class Tuned:
         )
 
 
+@ends_in_one_line
 def tune(
     loss: Loss,
     params: PyTree,

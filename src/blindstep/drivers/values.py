@@ -24,6 +24,7 @@ from blindstep.drivers.looking import LOOKS, other_seed
 from blindstep.drivers.people import by_person
 from blindstep.drivers.pytrees import Loss, ParameterSpace, count_records
 from blindstep.drivers.statements import together
+from blindstep.drivers.stopping import ends_in_one_line
 from blindstep.errors import answers_typos, positive
 from blindstep.estimate.looks import FIRST, PLACES, place
 from blindstep.ledger import fingerprints
@@ -66,6 +67,7 @@ class Value:
 
 
 @answers_typos
+@ends_in_one_line
 def value(
     loss: Loss,
     params: PyTree,

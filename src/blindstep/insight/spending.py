@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from blindstep.ledger import places
 from blindstep.ledger.account import Account
 from blindstep.ledger.ledger import read_ledger
 from blindstep.ledger.storage import LEDGER
@@ -17,8 +18,10 @@ from blindstep.private.statement import DEFAULT_DELTA, round_up
 
 
 def read_spending(path: str | os.PathLike[str]) -> Account:
-    """The account of a ledger, or of a run directory's own. Takes no lock and writes nothing."""
-    return read_ledger(os.path.join(path, LEDGER) if os.path.isdir(path) else path)
+    """The account of a ledger, or of that of a run directory. Takes no lock and writes nothing."""
+    if os.path.isdir(path):
+        path = places.of_run(path) or os.path.join(path, LEDGER)
+    return read_ledger(path)
 
 
 def spending_numbers(account: Account, delta: float | None = None) -> dict[str, Any]:

@@ -71,7 +71,11 @@ def make_private_directory(path: str) -> None:
     if os.path.isdir(path):
         return
     make_private_directory(os.path.dirname(path))
-    os.mkdir(path, 0o700)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):  # else another process was quicker
+            raise
     flush_directory(os.path.dirname(path))
 
 

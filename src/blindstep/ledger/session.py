@@ -20,6 +20,7 @@ data, start, loss and storage: the same noise on other values would give away ho
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from blindstep.errors import InvalidArgument
-from blindstep.ledger import durable, fingerprints, names, plan_file, sharing
+from blindstep.ledger import durable, fingerprints, names, places, plan_file, sharing
 from blindstep.ledger.account import RunAccount, RunIdentity
 from blindstep.ledger.checkpoint import CURRENT, Arrays, Checkpoint, CheckpointMeta
 from blindstep.ledger.fingerprints import Fingerprints
@@ -60,6 +61,7 @@ class Session:
         position: steps done, over all passes.
         saved: the driver's own arrays, as they were last saved.
         unit: what one record is: a record, or a person with several rows.
+        watch: called after each charge and each release, for whoever shows how far the run is.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Session:
         self._checkpoint: Checkpoint | None = None
         self._account: RunAccount | None = None
         self.state, self.position, self.saved = start, 0, Arrays()
+        self.watch: Callable[[], None] | None = None
         self._memory = Gate.first_memory(terms)
         self._company = company or Company()
         with self._company:
@@ -104,6 +107,7 @@ class Session:
             except BaseException:
                 self.close()
                 raise
+        self._charged = self.position
         # A proxy, so that a session that is dropped frees the ledger's lock at once.
         self.gate = Gate(terms, self.keys, weakref.proxy(self), self._memory)
 
@@ -116,6 +120,14 @@ class Session:
     def begun(self) -> int:
         """Steps that may have been seen; those from `position` on must be repeated bit for bit."""
         return self.position if self._account is None else self._account.next_step
+
+    @property
+    def spent(self) -> float:
+        """Mu that this run has been charged; where there is a ledger, what that says of the run."""
+        charges = -(-self._charged // self._terms.schedule.releases_per_pass)
+        if self._account is not None:
+            charges = sum(len(attempt.charges) for attempt in self._account.attempts)
+        return self._terms.mu_per_pass() * math.sqrt(charges)
 
     @property
     def saves(self) -> bool:
@@ -140,6 +152,8 @@ class Session:
         if self._storage:
             steps = f"steps {first} to {first + count - 1}"
             self._company.led(steps, lambda: self._charge(first, count, answers))
+        self._charged = first + count
+        self._notify()
 
     def _charge(self, first: int, count: int, answers: np.ndarray | None) -> None:
         if self._ledger is not None:
@@ -158,6 +172,7 @@ class Session:
                 f"{self.gate.position}: hand in the state of the last release."
             )
         self.state, self.position, self._memory = state, position, self.gate.memory
+        self._notify()
         due = self.saves and (self.finished or self._interval.due())
         if due:
             self.save(state, collect())
@@ -179,6 +194,10 @@ class Session:
         of_run = (self._run, self._plan_id, self._data_id)
         meta = CheckpointMeta(*of_run, self.position, ledger.head, self.unit)
         self._interval.measure(lambda: checkpoint.save(packed, meta))
+
+    def _notify(self) -> None:
+        if self.watch is not None:
+            self.watch()
 
     def close(self) -> None:
         """Let other runs use the ledger. May be called again."""
@@ -218,6 +237,7 @@ class Session:
             self._resume(*found, seed)
         if self._checkpoint is not None:
             plan_file.write(self._checkpoint.directory, self._plan)
+            places.point(self._checkpoint.directory, self._storage.ledger_path)
 
     def _look(self) -> tuple[Packed, CheckpointMeta] | None:
         """What the run directory holds, if it is this run's; the directory is made if need be."""

@@ -30,7 +30,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from blindstep.drivers.compiled import minimize
 from blindstep.errors import InvalidArgument
-from blindstep.private.statement import Privacy
+from blindstep.insight.spending import read_spending, spending_numbers
+from blindstep.private.statement import Privacy, round_up
 from blindstep.sklearn import models
 
 
@@ -98,12 +99,30 @@ class _PrivateModel(BaseEstimator):
             ledger=self.ledger,
             budget=self.budget,
         )
-        self.privacy_ = dataclasses.replace(result.privacy, unit=result.privacy.unit + public)
+        self.privacy_ = dataclasses.replace(
+            result.privacy,
+            unit=result.privacy.unit + public,
+            released=f"{result.privacy.released}; of this fit alone. {self._other_fits()}",
+        )
         self.result_ = dataclasses.replace(result, privacy=self.privacy_)
         layers = [[np.asarray(part, np.float64) for part in pair] for pair in self.result_.params]
         self.coefs_ = [weights for weights, _ in layers]
         self.intercepts_ = [bias for _, bias in layers]
         self.n_iter_ = result.plan.rounds * result.plan.horizon
+
+    def _other_fits(self) -> str:
+        """What this statement leaves out: a search makes many fits, and hands over one of them."""
+        kept = self.ledger or self.checkpoint
+        if kept is None:
+            return (
+                "Every other fit on the same rows, those of a search included, spends its own epsilon "
+                "besides; with a ledger they are added up"
+            )
+        spent = spending_numbers(read_spending(kept), self.delta)
+        return (
+            f"All fits in {os.path.basename(os.path.abspath(kept))} together have spent epsilon "
+            f"{round_up(spent['epsilon'])} at delta {spent['delta']:g} (mu {round_up(spent['mu'])})"
+        )
 
     def _outputs(self, X: Any) -> Float[np.ndarray, "rows outputs"]:
         check_is_fitted(self)
@@ -160,7 +179,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
 
     Attributes:
         classes_: the labels, in order.
-        privacy_: the privacy statement of the fit.
+        privacy_: the privacy statement of the fit; with `ledger`, also what all fits in it have spent.
         result_: the run itself: how it went (`result_.outcome`), plan, history, scales and the mean of
             every round.
         coefs_: weights of each layer, inputs x outputs; two classes have one output.

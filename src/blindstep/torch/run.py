@@ -49,15 +49,16 @@ def run(
     Weights that are at the start are then at the last point of the course.
     """
     # States of 64 bits: what was released comes back as it was, also after a crash.
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), RunProgress(plan, show=progress) as bar:
         with open_looks(plan, storage, lambda: known, seed, unit) as session:
+            bar.follow(session)
             found = _look(plan, crew, session)
         steps = plan.schedule.releases
         begun = {"releases": jnp.zeros((steps, plan.size)), "told": jnp.zeros((steps, 3))}
         about = (plan.terms, plan.to_dict(), begun, storage, lambda: known)
         with Session(*about, seed=seed, unit=unit) as session:
             course = Course(plan, _words(session.gate.public), *found)
-            told = _steps(plan, crew, session, course, progress)
+            told = _steps(plan, crew, session, course, bar)
             return course, told.reshape(plan.rounds, plan.horizon, 3), session.gate.seeded
 
 
@@ -83,45 +84,39 @@ def _look(plan: Plan, crew: Crew, session: Session) -> tuple[np.ndarray, float, 
 
 
 def _steps(
-    plan: Plan, crew: Crew, session: Session, course: Course, progress: bool | None
+    plan: Plan, crew: Crew, session: Session, course: Course, bar: RunProgress
 ) -> Float[np.ndarray, "steps 3"]:
     gate, estimator = session.gate, from_values(plan.estimator)
     releases, told = (np.array(session.state[name]) for name in ("releases", "told"))
     answers = {name: session.saved[name] for name in ("answers", "step") if name in session.saved}
 
-    def by_round() -> list[np.ndarray]:
-        whole = course.steps // plan.horizon * plan.horizon
-        return list(told[:whole].reshape(-1, plan.horizon, 3))
-
-    with RunProgress(plan, show=progress) as bar:
-        for number in range(plan.schedule.releases):
-            fresh = number >= session.position
-            if fresh:
-                bar.show(number // plan.horizon, number + 1, by_round())
-                if int(answers.get("step", -1)) != number:
-                    values = crew.values(gate.rows(number), course.shifts())
-                    answers = {"answers": values, "step": np.asarray(number)}
-                    session.save(session.state, answers | {"told": told[:number]})
-                values = answers["answers"].reshape(-1, plan.sides, plan.directions) / course.unit
-                near = jnp.asarray(course.nearness())
-                releases[number] = gate.through(
-                    lambda permit, memory, values=values, near=near: _release(
-                        permit, memory, estimator, near, jnp.asarray(values), gate.public
-                    ),
-                    answers=answers["answers"].ravel(),
-                )
-            own = releases[number, : plan.directions]
-            # Norms that were computed before a crash stay: sums of floats depend on the machine.
-            norm = course.norm(own, crew.weights) if fresh else float(told[number, 0])
-            length = course.add(own, norm)
-            crew.move(course.move(number))
-            if fresh:
-                value = float(estimator.value_of(jnp.asarray(releases[number])))
-                told[number] = norm, length, value
-                state = {"releases": jnp.asarray(releases), "told": jnp.asarray(told)}
-                done = told[: number + 1]
-                session.after(state, gate.position, lambda done=done: {"told": done})
-        bar.show(plan.rounds, plan.schedule.releases, by_round())
+    bar.follow(session, lambda: told[: session.position])
+    for number in range(plan.schedule.releases):
+        fresh = number >= session.position
+        if fresh:
+            if int(answers.get("step", -1)) != number:
+                values = crew.values(gate.rows(number), course.shifts())
+                answers = {"answers": values, "step": np.asarray(number)}
+                session.save(session.state, answers | {"told": told[:number]})
+            values = answers["answers"].reshape(-1, plan.sides, plan.directions) / course.unit
+            near = jnp.asarray(course.nearness())
+            releases[number] = gate.through(
+                lambda permit, memory, values=values, near=near: _release(
+                    permit, memory, estimator, near, jnp.asarray(values), gate.public
+                ),
+                answers=answers["answers"].ravel(),
+            )
+        own = releases[number, : plan.directions]
+        # Norms that were computed before a crash stay: sums of floats depend on the machine.
+        norm = course.norm(own, crew.weights) if fresh else float(told[number, 0])
+        length = course.add(own, norm)
+        crew.move(course.move(number))
+        if fresh:
+            value = float(estimator.value_of(jnp.asarray(releases[number])))
+            told[number] = norm, length, value
+            state = {"releases": jnp.asarray(releases), "told": jnp.asarray(told)}
+            done = told[: number + 1]
+            session.after(state, gate.position, lambda done=done: {"told": done})
     return told
 
 

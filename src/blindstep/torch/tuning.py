@@ -16,6 +16,7 @@ from blindstep.drivers import outcome
 from blindstep.drivers.planned import earlier
 from blindstep.drivers.result import history_of
 from blindstep.drivers.statements import of_plan
+from blindstep.drivers.stopping import ends_in_one_line
 from blindstep.errors import InvalidArgument, answers_typos, count
 from blindstep.estimate.signs import Signs
 from blindstep.ledger import fingerprints
@@ -40,6 +41,7 @@ _BATCH = 64
 
 
 @answers_typos
+@ends_in_one_line
 def minimize(
     model: torch.nn.Module,
     loss: Loss,

@@ -74,11 +74,10 @@ def ask_everybody(plan: Plan, crowd: Crowd, progress: bool) -> Result:
     """The whole run through ask and tell: weights go out, votes come back."""
     opt = Optimizer(plan, start())
     with RunProgress(plan, show=progress) as bar:
-        for done in range(1, plan.rounds + 1):
-            for _ in range(plan.horizon):
-                query = opt.ask()
-                opt.tell(query, crowd.votes_down(query.points, query.record))
-            bar.show(done, done * plan.horizon)
+        opt.shown_by(bar)
+        while not opt.done:
+            query = opt.ask()
+            opt.tell(query, crowd.votes_down(query.points, query.record))
     return opt.result()
 
 

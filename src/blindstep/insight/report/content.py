@@ -7,6 +7,7 @@ things from it and looks at nothing else: the sealed public description of the c
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -17,17 +18,17 @@ from datetime import UTC, date, datetime
 from importlib.metadata import version
 from typing import Any
 
+import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PyTree
 
 from blindstep.drivers.result import Reportable
 from blindstep.drivers.statements import of_plan
 from blindstep.errors import InvalidArgument
 from blindstep.insight.certificate import Certificate
 from blindstep.insight.spending import read_spending, spending_numbers
-from blindstep.ledger import fingerprints, plan_file
+from blindstep.ledger import fingerprints, places, plan_file
 from blindstep.ledger.checkpoint import CURRENT, Checkpoint
-from blindstep.ledger.storage import LEDGER
 from blindstep.optimize.plan import Plan
 from blindstep.private.statement import Statement
 
@@ -45,6 +46,7 @@ class Content:
     source: str  # where all this was read from, in words
     spending: Mapping[str, Any] | None  # the ledger's numbers; None if there is no ledger to show
     run: str | None = None  # this run's name in that ledger
+    params: Mapping[str, np.ndarray] | None = None  # the answer by its parts; None: it is not here
     certificate: Certificate | None = None
     public_utility: Mapping[str, float | str] = field(default_factory=dict)
     made: date = field(default_factory=lambda: datetime.now(UTC).date())
@@ -87,6 +89,7 @@ def of_result(
         steps_done=norms.size,
         gradient_norm=norms,
         loss=np.zeros(0) if result.history.loss is None else result.history.loss.mean(axis=1),
+        params=_parts(getattr(result, "params", None)),
         source="the result of the run",
         spending=_spending(ledger, result.plan.delta),
         certificate=certificate,
@@ -111,8 +114,6 @@ def of_run_directory(
     told = arrays.get("saved.told", np.zeros((0, 3))).reshape(-1, 3)
     whole = len(told) // plan.horizon if plan.curve else 0
     by_round = told[: whole * plan.horizon, 2].reshape(whole, plan.horizon)
-    own = os.path.join(directory, LEDGER)
-    path = ledger if ledger is not None else own if os.path.exists(own) else None
     return Content(
         title=title,
         plan=plan,
@@ -121,7 +122,7 @@ def of_run_directory(
         gradient_norm=told[:, 0],
         loss=by_round.mean(axis=1),
         source=f"the run directory {os.path.basename(directory)}",
-        spending=_spending(path, plan.delta),
+        spending=_spending(ledger or places.of_run(directory), plan.delta),
         run=meta.run,
     )
 
@@ -132,6 +133,15 @@ def noise_norms(plan: Plan, steps: int) -> Float[np.ndarray, " steps"]:
     Known before the run: it depends on the plan alone.
     """
     return np.resize(math.sqrt(plan.size) * plan.release_std(), steps)
+
+
+def _parts(params: PyTree) -> dict[str, np.ndarray] | None:
+    """The answer's arrays by their names, for people; None where the answer is a network's weights."""
+    if params is None:
+        return None
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+    return {name(where) or "params": np.asarray(leaf) for where, leaf in leaves}
 
 
 def _plan(path: str, fingerprint: str) -> Plan:

@@ -13,6 +13,7 @@ from blindstep.insight.certificate import Certificate
 from blindstep.insight.report import guarantee, sections
 from blindstep.insight.report.content import Content, of_result, of_run_directory
 from blindstep.insight.report.markup import text
+from blindstep.ledger import places
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -36,6 +37,7 @@ _SECTIONS = (
     guarantee.header,
     guarantee.in_words,
     guarantee.in_numbers,
+    sections.answer,
     sections.noise,
     sections.stationarity,
     sections.utility,
@@ -101,6 +103,12 @@ def render(content: Content) -> str:
 
 def _write(content: Content, path: str | os.PathLike[str]) -> Path:
     target = Path(path)
+    secret = places.secret_directory(target)
+    if secret is not None:
+        raise InvalidArgument(
+            f"{target} is in the run directory {secret}, which holds the noise key, and a report is "
+            "made to be shown: give a path outside of it."
+        )
     page = render(content)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

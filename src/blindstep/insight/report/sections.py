@@ -24,10 +24,49 @@ from blindstep.optimize.promise import obstacle
 from blindstep.private import accounting
 from blindstep.private.statement import round_up
 
+# Parameters that are shown one by one.
+_ALL_OF_THEM = 64
 PAPER = (
     "Qinzi Zhang, Hoang Tran and Ashok Cutkosky. Private Zeroth-Order Nonsmooth Nonconvex "
     "Optimization. International Conference on Learning Representations (ICLR), 2024."
 )
+
+
+def answer(content: Content) -> Html:
+    """The learned parameters: all of them where they are few, else the size of each part."""
+    heading, parts = "The learned parameters", content.params
+    if parts is None:
+        return section(
+            heading,
+            note(
+                "Not shown: this page was made without the answer. ",
+                tag("code", "bs.report(result, path)"),
+                " shows them; `blindstep train` saves them as params.npz.",
+            ),
+        )
+    number = sum(part.size for part in parts.values())
+    said = paragraph(
+        f"{number:,} number{'' if number == 1 else 's'}: the answer to use. They were computed from "
+        "releases alone, so what is promised above holds for them."
+    )
+    if number <= _ALL_OF_THEM:
+        rows = [
+            (None, (f"{name}[{', '.join(map(str, at))}]" if at else name, f"{float(value):.6g}"))
+            for name, part in parts.items()
+            for at, value in np.ndenumerate(part)
+        ]
+        return section(heading, said, table(("", "value"), rows))
+    sizes = [
+        (None, (name, "×".join(map(str, part.shape)) or "1", *map(rounded, _extent(part))))
+        for name, part in parts.items()
+    ]
+    columns = ("", "shape", "smallest", "largest", "root mean square")
+    return section(heading, said, table(columns, sizes))
+
+
+def _extent(part: np.ndarray) -> tuple[float, float, float]:
+    values = np.asarray(part, np.float64)
+    return float(values.min()), float(values.max()), float(np.sqrt(np.mean(values**2)))
 
 
 def noise(content: Content) -> Html:
