@@ -1,11 +1,17 @@
 """Shapes and types are checked at run time in every test; every test runs in 64-bit mode."""
 
+import os
+
 import jax
 import pytest
 from jaxtyping import install_import_hook
 
-# Most tests run a program once: compiling it quickly matters more than running it fast.
+# Most tests run a program once: compiling it quickly matters more than running it fast. The flag is
+# read when the first program is compiled, and by the processes that tests start.
 jax.config.update("jax_disable_most_optimizations", True)
+QUICKLY = "--xla_cpu_use_fusion_emitters=false"
+if QUICKLY not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICKLY}".strip()
 # All but the planner's search, which makes millions of small calls on plain numbers: pyright reads it.
 install_import_hook(
     [

@@ -264,6 +264,7 @@ def test_what_gradients_leave_no_choice_of_is_refused(change, says):
 # -- what it is for -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_ends_lower_than_values_do_with_the_same_budget_and_nothing_tuned():
     """A smooth problem in 200 dimensions, within the same number of evaluations."""
     rng = np.random.default_rng(0)

@@ -52,6 +52,7 @@ def together(loss):
 # -- the attack -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_record_reaches_another_in_a_process_pool(pool, capfd):
     attack.check(executor=pool)
     said = capfd.readouterr()

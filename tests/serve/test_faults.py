@@ -210,6 +210,7 @@ def test_a_hundred_kills(tmp_path, monkeypatch, empty_postgres):
             total += len(killed)
 
 
+@pytest.mark.slow
 def test_a_database_that_stops_and_starts_loses_nothing(tmp_path, monkeypatch):
     with postgres() as server, serving(tmp_path, database=server.url, workers=1) as served:
         keep_salts(server.url)

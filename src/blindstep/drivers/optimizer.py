@@ -370,7 +370,7 @@ class Optimizer(Uncopied):
         """The questions that answers are for; None if their step was released before."""
         if not isinstance(query, BatchQuery) or query.run != self.run:
             raise InvalidArgument(
-                f"no query of run {self.run}: tell answers to the optimizer that asked."
+                f"nobody asked: not one of run {self.run}. Tell it to the optimizer that asked."
             )
         places = query.places(number, where)
         if query.id < (self.round, self.step):

@@ -23,7 +23,6 @@ release. The gate clips the vector. Clamps on function differences decide how mu
 from __future__ import annotations
 
 import enum
-import functools
 import math
 
 import equinox as eqx
@@ -36,13 +35,6 @@ from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Directions, Parts, first_of, join
 from blindstep.estimate.vectors import Estimate, Query
 from blindstep.private.schedule import Kind
-
-# Directions that are added at a time: on a processor as many as its cache holds, on an accelerator
-# enough to be worth the start of an operation.
-_ROWS, _ROWS_OF_ACCELERATOR = 8, 64
-
-# Sums of directions, their coordinates cut into parts.
-_Sums = tuple[Float[Array, " _"], ...]
 
 
 class Sharing(enum.Enum):
@@ -182,29 +174,6 @@ class Estimator(Estimate):
         # Without a slope the distance must not enter: 0 * inf is NaN.
         return jnp.minimum(distance * slope, width) if slope < math.inf else jnp.asarray(width)
 
-    def lift(self, sums: Float[Array, " size"], frame: PyTree) -> Float[Array, " dim"]:
-        """The gradient that a running sum stands for: itself, or sum_j y_j u_j along a shared frame.
-
-        `frame` is what the shared directions are made of (`prepare_one`). They are added in float64,
-        whatever their own precision, a few at a time.
-        """
-        if not self.shared:
-            return sums
-
-        def add(total: _Sums, which: Int[Array, " some"]) -> tuple[_Sums, None]:
-            weights, rows = sums[which], self.rows(frame, which)
-            return tuple(map(functools.partial(_add_rows, weights), total, rows)), None
-
-        size = _ROWS if jax.default_backend() == "cpu" else _ROWS_OF_ACCELERATOR
-        every = jnp.arange(self.directions)
-        whole = self.directions // size * size
-        like = jax.eval_shape(lambda: self.rows(frame, every[:1]))
-        total: _Sums = tuple(jnp.zeros(part.shape[1:], jnp.float64) for part in like)
-        total, _ = jax.lax.scan(add, total, every[:whole].reshape(-1, size))
-        if whole < self.directions:
-            total, _ = add(total, every[whole:])
-        return jnp.concatenate(total)
-
     def record_bound(self, kind: Kind) -> float:
         """The clip norm for the gate: no longer than the bounds leave a record's vector."""
         gain = gain_of(self.sampler, self.sharing, self.directions, self.dim)
@@ -243,14 +212,6 @@ def record_bound(kind: Kind, gain: float, smoothing: float, reach: float, bounds
         return min(gain * clamp / (2.0 * smoothing), bounds.first_clip)
     clamp = min(2.0 * reach * bounds.lipschitz, bounds.width)
     return min(gain * clamp / smoothing, bounds.diff_clip)
-
-
-def _add_rows(
-    weights: Float[Array, " some"], total: Float[Array, " part"], rows: Float[Array, "some part"]
-) -> Float[Array, " part"]:
-    for weight, row in zip(weights, rows, strict=True):
-        total = total + weight * row.astype(jnp.float64)
-    return total
 
 
 def length(vector: Float[Array, " dim"]) -> Float[Array, ""]:

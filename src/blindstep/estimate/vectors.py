@@ -77,12 +77,8 @@ class Estimate(eqx.Module):
         return release[-1] * LARGEST / (self.curve * self.bounds.first_clip)
 
     def prepare_one(self, key: Key[Array, ""]) -> PyTree:
-        """Compact directions of one key, for `lift`; None where none are drawn."""
+        """What shared directions of one key are made of; None where none are drawn."""
         return None
-
-    def lift(self, sums: Float[Array, " size"], frame: PyTree) -> Float[Array, " dim"]:
-        """The gradient that a running sum of releases stands for; `frame` is of shared directions."""
-        return sums
 
     def working_in(self, dtype: DTypeLike) -> "Estimate":
         """The same, evaluating the loss in the precision of parameters of `dtype`."""

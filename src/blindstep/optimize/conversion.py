@@ -11,19 +11,29 @@ in nothing else. All of it is public: it sees releases, never a record's value.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate import draws
+from blindstep.estimate.estimators import from_values
 from blindstep.estimate.vectors import Estimate, Query
 from blindstep.optimize.learners import Learner
 from blindstep.optimize.prefix import Prefix
 from blindstep.private.noise import public_stream
 from blindstep.private.schedule import Kind
+
+# Directions that are added at a time: on a processor as many as its cache holds, on an accelerator
+# enough to be worth the start of an operation.
+_ROWS, _ROWS_OF_ACCELERATOR = 8, 64
+
+# Sums of directions, their coordinates cut into parts.
+Sums = tuple[Float[Array, " _"], ...]
 
 
 class State(eqx.Module):
@@ -116,7 +126,7 @@ class Conversion(eqx.Module):
         if frame is None and self.estimator.shared:
             key = self.direction_key(state.round, state.step, public)
             frame = self.estimator.prepare_one(key)
-        gradient = self.estimator.lift(total[: self.estimator.gradient_size], frame)
+        gradient = lift(self.estimator, total[: self.estimator.gradient_size], frame)
         step = self.learner.update(state.learner, state.move, gradient)
         position = state.position + state.move
         fraction = draws.uniform(public_stream(public, "path"), state.step + 1, state.round)
@@ -141,3 +151,36 @@ class Conversion(eqx.Module):
             kept = (state.move, state.point, state.previous, state.learner)
             fresh = eqx.tree_at(lambda s: (s.move, s.point, s.previous, s.learner), fresh, kept)
         return fresh, state.total / self.horizon
+
+
+def lift(estimate: Estimate, sums: Float[Array, " size"], frame: PyTree) -> Float[Array, " dim"]:
+    """The gradient that a running sum stands for: itself, or sum_j y_j u_j along a shared frame.
+
+    `frame` is what the shared directions are made of (`Estimator.prepare_one`). They are added in
+    float64, whatever their own precision, a few at a time.
+    """
+    if not estimate.shared:
+        return sums
+    estimator = from_values(estimate)
+
+    def add(total: Sums, which: Int[Array, " some"]) -> tuple[Sums, None]:
+        weights, rows = sums[which], estimator.rows(frame, which)
+        return tuple(map(functools.partial(_add_rows, weights), total, rows)), None
+
+    size = _ROWS if jax.default_backend() == "cpu" else _ROWS_OF_ACCELERATOR
+    every = jnp.arange(estimator.directions)
+    whole = estimator.directions // size * size
+    like = jax.eval_shape(lambda: estimator.rows(frame, every[:1]))
+    total: Sums = tuple(jnp.zeros(part.shape[1:], jnp.float64) for part in like)
+    total, _ = jax.lax.scan(add, total, every[:whole].reshape(-1, size))
+    if whole < estimator.directions:
+        total, _ = add(total, every[whole:])
+    return jnp.concatenate(total)
+
+
+def _add_rows(
+    weights: Float[Array, " some"], total: Float[Array, " part"], rows: Float[Array, "some part"]
+) -> Float[Array, " part"]:
+    for weight, row in zip(weights, rows, strict=True):
+        total = total + weight * row.astype(jnp.float64)
+    return total
