@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import Any
 
@@ -45,6 +46,9 @@ class Service:
     def start(self) -> None:
         """Check schema and key, and start the threads."""
         self.database.check(self.secrets)
+        # What is loaded by now stays: to look through it for garbage would stop everybody for 150 ms.
+        gc.collect()
+        gc.freeze()
         self.writer.start()
         self.keeper.start()
 
