@@ -63,6 +63,17 @@ def test_a_database_is_served_with_its_own_key_only(url):
     database.close()
 
 
+def test_the_files_of_a_database_are_for_their_owner_only(tmp_path):
+    database = Database(f"sqlite:///{tmp_path}/votes.db")
+    database.migrate()
+    with database.begin() as connection:
+        connection.exec_driver_sql("SELECT 1")
+        modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    database.close()
+    assert {"votes.db", "votes.db-wal"} <= set(modes)
+    assert set(modes.values()) == {0o600}
+
+
 def test_an_unknown_schema_is_refused(url):
     database = Database(url)
     with pytest.raises(SchemaUnknown, match="none"):

@@ -83,7 +83,8 @@ class Database:
                 f"PostgreSQL needs its driver ({error.name}): pip install 'blindstep[postgres]'."
             ) from None
         file = address.database if self.kind == "sqlite" else None
-        self._lock = None if file in (None, "", ":memory:") else f"{file}-turn"
+        self._file = None if file in (None, "", ":memory:") else file
+        self._lock = None if self._file is None else f"{self._file}-turn"
         if self.kind == "sqlite":
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
@@ -172,7 +173,12 @@ class Database:
             return MigrationContext.configure(connection).get_current_revision()
 
     def migrate(self) -> None:
-        """Bring an empty or older database to this version's schema; an unknown one is refused."""
+        """Bring an empty or older database to this version's schema; an unknown one is refused.
+
+        A file that is made here is for its owner alone, and so are those that SQLite puts beside it.
+        """
+        if self._file is not None:
+            os.close(os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600))
         with self.begin() as connection:
             if self.kind == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
