@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import tempfile
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -43,16 +45,20 @@ def _settings(database: str | None, key_file: str | None, **more: Any) -> Any:
     )
 
 
-def _opened(settings: Any) -> tuple[Any, Any]:
+@contextlib.contextmanager
+def _opened(settings: Any) -> Iterator[tuple[Any, Any]]:
     """The database, with its schema made or brought up to date, and the keys."""
     from blindstep.serve.database import Database as Tables
 
     secrets = settings.secrets(make=True)
     tables = Tables(settings.database)
-    with tables.explained():
-        tables.migrate()
-        tables.check(secrets)
-    return tables, secrets
+    try:
+        with tables.explained():
+            tables.migrate()
+            tables.check(secrets)
+        yield tables, secrets
+    finally:
+        tables.close()
 
 
 @serve.callback()
@@ -82,11 +88,10 @@ def start(
         origins = None if origin is None else tuple(origin)
         settings = _settings(database, key_file, origins=origins, secure_cookies=secure_cookies)
         _require_port(host, port)
-        tables, secrets = _opened(settings)
-        from blindstep.serve.access import Access
+        with _opened(settings) as (tables, secrets):
+            from blindstep.serve.access import Access
 
-        token = Access(tables, secrets).first_admin()
-        tables.close()
+            token = Access(tables, secrets).first_admin()
     except BlindstepError as error:
         fail(error, as_json=False)
     print(f"Dashboard    http://{host}:{port}/")
@@ -145,13 +150,13 @@ def token(
     try:
         if scope not in ("admin", "site", "metrics") or (scope == "site") != (study is not None):
             raise InvalidArgument("--scope admin or metrics, or --scope site with --study ID.")
-        tables, secrets = _opened(_settings(database, key_file))
-        from blindstep.serve.access import Access
-        from blindstep.serve.studies import Studies
+        with _opened(_settings(database, key_file)) as (tables, secrets):
+            from blindstep.serve.access import Access
+            from blindstep.serve.studies import Studies
 
-        if study is not None:
-            Studies(tables, secrets).number(study)
-        print(Access(tables, secrets).create(scope, study, label)[1])
+            if study is not None:
+                Studies(tables, secrets).number(study)
+            print(Access(tables, secrets).create(scope, study, label)[1])
     except BlindstepError as error:
         fail(error, as_json=False)
 
@@ -160,8 +165,8 @@ def token(
 def migrate(database: Database = None, key_file: KeyFile = None) -> None:
     """Make the tables, or bring them to this version's schema; an unknown schema is refused."""
     try:
-        tables, _ = _opened(_settings(database, key_file))
-        print(f"schema {tables.revision()}")
+        with _opened(_settings(database, key_file)) as (tables, _):
+            print(f"schema {tables.revision()}")
     except BlindstepError as error:
         fail(error, as_json=False)
 
@@ -183,10 +188,10 @@ def restored(
     """
     try:
         charges = dict(_charge(given) for given in lost or ())
-        tables, secrets = _opened(_settings(database, key_file))
-        from blindstep.serve.restoring import restored as charge
+        with _opened(_settings(database, key_file)) as opened:
+            from blindstep.serve.restoring import restored as charge
 
-        going_on = charge(tables, secrets, charges)
+            going_on = charge(*opened, charges)
         print(
             f"{len(going_on)} studies go on, charged again; the others did not fit into their budget."
         )
