@@ -130,8 +130,6 @@ def test_a_shared_release_is_lifted_along_its_directions(directions):
     for dtype, tolerance in ((np.float64, 1e-13), (np.float32, 1e-5)):
         estimator = plan.estimator.working_in(dtype)
         frame = estimator.prepare_one(PUBLIC)
-        lifted = jax.jit(lambda y, frame, e=estimator: lift(e, y, frame))(
-            jnp.asarray(y), frame
-        )
+        lifted = jax.jit(lambda y, frame, e=estimator: lift(e, y, frame))(jnp.asarray(y), frame)
         assert lifted.dtype == np.float64
         np.testing.assert_allclose(lifted, expected, atol=tolerance)
