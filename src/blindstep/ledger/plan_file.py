@@ -32,12 +32,13 @@ def check(directory: str, plan: dict[str, Any], *, resuming: bool) -> None:
         )
     try:
         written = read(path)
+        found = fingerprints.of_plan(written)
     except (OSError, ValueError) as error:
         raise CheckpointDamaged(
             f"{path} is not as it was written ({error}): delete it. It is a copy for people, and is "
             "written anew."
         ) from error
-    if fingerprints.of_plan(written) != fingerprints.of_plan(plan):
+    if found != fingerprints.of_plan(plan):
         names = [name for name in {**plan, **written} if name != "notes"]
         others = [name for name in names if written.get(name) != plan.get(name)]
         raise CheckpointMismatch(
