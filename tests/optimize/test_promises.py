@@ -19,6 +19,7 @@ from blindstep.drivers import result
 from blindstep.optimize.choices import Choices
 from blindstep.optimize.planner import plan as make_plan
 from blindstep.optimize.tight import Search
+from blindstep.private.statement import statement
 
 POPULATION, RECORDS = "the population", "the mean over the records"
 RUNS = 4
@@ -175,8 +176,8 @@ def test_what_holds_for_the_records_is_refuted_for_the_population(monkeypatch):
     # An epsilon of 500,000 cannot be stated: another statement takes its place.
     other = make_plan(dim=1, records=2, radius=0.5, bounds=bs.Clip(1.0), privacy=bs.Privacy(rho=1.0),
                       horizon=1)  # fmt: skip
-    stated = result.statement(other.terms, 1e-5, seeded=True)
-    monkeypatch.setattr(result, "statement", lambda *_, **__: stated)
+    stated = statement(other.terms, 1e-5, seeded=True)
+    monkeypatch.setattr(result, "of_plan", lambda *_, **__: stated)
     given = Choices(
         *(1, bs.Privacy(rho=1e3), 0.5, bs.Lipschitz(1.0)), lipschitz=1.0, gap=1.0, passes=5000
     )

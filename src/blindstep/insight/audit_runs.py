@@ -137,7 +137,7 @@ def _keys_at_once(scene: Scene, blocks: int, lanes: int) -> int:
 
 def _compressed(
     seen: Float[np.ndarray, "keys 2 blocks steps lanes"],
-    profiles: list[Float[np.ndarray, "some steps"]],
+    profiles: list[Float[np.ndarray, "_ steps"]],
 ) -> Float[np.ndarray, "keys 2 lanes features"]:
     """From releases to a few numbers that say as much: each block along its profiles over time."""
     each = [
