@@ -4,10 +4,12 @@ import uuid
 
 import pytest
 import sqlalchemy as sa
+from fastapi.testclient import TestClient
 
+from blindstep.serve.app import create_app
 from blindstep.serve.database import Database
 from postgres import postgres
-from serving import SECRETS, Bench
+from serving import SECRETS, Bench, fresh_settings
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +50,12 @@ def bench(url):
     made = Bench(database)
     yield made
     database.close()
+
+
+@pytest.fixture
+def client(tmp_path):
+    """A service over HTTP with an admin's token; what nobody expects is raised in the test."""
+    with TestClient(create_app(fresh_settings(tmp_path))) as opened:
+        token = opened.app.state.service.access.create("admin", None, "test")[1]
+        opened.headers["Authorization"] = f"Bearer {token}"
+        yield opened

@@ -4,23 +4,12 @@ import socket
 import threading
 
 import pytest
-from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from blindstep.cli import app as commands
 from blindstep.serve import design, writer
-from blindstep.serve.app import create_app
 from blindstep.serve.studies import Studies
-from serving import SECRETS, SPEC, fresh_settings, spec
-
-
-@pytest.fixture
-def client(tmp_path):
-    """A service with an admin's token; what nobody expects inside it would be raised here."""
-    with TestClient(create_app(fresh_settings(tmp_path))) as opened:
-        token = opened.app.state.service.access.create("admin", None, "test")[1]
-        opened.headers["Authorization"] = f"Bearer {token}"
-        yield opened
+from serving import SECRETS, SPEC, spec
 
 
 def made(client, **changed):

@@ -5,21 +5,11 @@ import time
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 
 from blindstep.insight.audit_bounds import mu_from_guesses
-from blindstep.serve.app import create_app
-from serving import SPEC, fresh_settings
+from serving import SPEC
 
 EPSILON = 8.0
-
-
-@pytest.fixture
-def client(tmp_path):
-    with TestClient(create_app(fresh_settings(tmp_path))) as opened:
-        token = opened.app.state.service.access.create("admin", None, "audit")[1]
-        opened.headers["Authorization"] = f"Bearer {token}"
-        yield opened
 
 
 def guess_votes(client, coins) -> tuple[int, int, float]:

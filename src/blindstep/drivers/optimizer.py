@@ -87,8 +87,7 @@ class Optimizer(Uncopied):
         Args:
             plan: from `blindstep.plan`. Record numbers are 0 .. plan.records - 1.
             params: where to start: a pytree of floating-point arrays.
-            data: the records, if they are here: on resuming they must be the same. They are read
-                for their fingerprint and not kept.
+            data: the records, if they are here; on resuming the same. Read for their fingerprint alone.
             seed: for reproduction only: a seeded run is not private against anyone who knows or can
                 guess the seed.
             checkpoint: a directory for the run. The same call goes on after a crash where it was:

@@ -117,7 +117,7 @@ def _wait_for_the_tick(database: Database, row: RowMapping) -> None:
     """Wait until a whole number of ticks after the deadline.
 
     To read many votes takes longer than to read few; released when it is done, a step would tell how
-    many people have answered. A tick is longer than the reading takes.
+    many people have answered. Ticks are long, so that few votes and many are read within the same one.
     """
     tick = 1.0 + row["slots"] / 20_000
     with database.read() as connection:
@@ -152,7 +152,7 @@ class Keeper(threading.Thread):
     def __init__(self, studies: Studies) -> None:
         super().__init__(name="blindstep-keeper", daemon=True)
         self._studies, self._wake, self._ending = studies, threading.Event(), threading.Event()
-        self._waiting: dict[int, tuple[int, float]] = {}  # frozen by others: step, and since when
+        self._waiting: dict[tuple[int, int], float] = {}  # steps that others froze, and since when
         self.last_look = time.monotonic()
 
     def look(self) -> None:
@@ -206,13 +206,9 @@ class Keeper(threading.Thread):
 
     def _close(self, row: RowMapping) -> None:
         """Freeze and release; what another worker froze is left to it for a while."""
-        number, since = row["number"], time.monotonic()
+        number, now = row["number"], time.monotonic()
         if row["frozen"]:
-            step, since = self._waiting.get(number, (-1, since))
-            if step != row["release"]:
-                since = time.monotonic()
-            self._waiting[number] = (row["release"], since)
-            if time.monotonic() - since < _TAKE_OVER:
+            if now - self._waiting.setdefault((number, row["release"]), now) < _TAKE_OVER:
                 return
         elif not freeze(self._studies, number):
             return

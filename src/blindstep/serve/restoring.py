@@ -22,7 +22,7 @@ from blindstep.serve import schema
 from blindstep.serve.accounts import Run, open_ledger, require_room
 from blindstep.serve.database import Database
 from blindstep.serve.keys import Secrets
-from blindstep.serve.studies import end
+from blindstep.serve.studies import end, new_attempt
 
 
 def restored(database: Database, secrets: Secrets, lost: Mapping[str, float]) -> list[str]:
@@ -72,7 +72,7 @@ def _charge_rest(connection: Connection, secrets: Secrets, row: RowMapping) -> N
 def _goes_on(connection: Connection, secrets: Secrets, row: RowMapping) -> bool:
     """Give a study a new attempt, or close it; says whether it goes on."""
     ledger, plan = open_ledger(connection, row["cohort"]), Plan.from_json(row["plan"])
-    new = Run(row["id"], row["cohort"], random.token_hex(8), plan)
+    new = Run(row["id"], row["cohort"], new_attempt(), plan)
     identity = new.identity(ledger, secrets)
     try:
         require_room(connection, ledger.account, identity)

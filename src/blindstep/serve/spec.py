@@ -26,8 +26,8 @@ Words = Annotated[
         strip_whitespace=True, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]*$"
     ),
 ]
-# A step is released in one transaction: a million slots of 8 parameters hold it for about 3 seconds.
-# More people than 16 such steps would make the noise smaller than anybody could see.
+# A step is released in one transaction, which others wait for: a million slots take seconds. More
+# people than 16 such steps hold would make the noise smaller than anybody could see.
 _MOST_SLOTS, _MOST_STEPS = 1_000_000, 1_000
 Real = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 

@@ -69,7 +69,7 @@ class Studies:
         plan, study, public = spec.plan(), random.token_hex(8), new_public_key()
         check_delta(plan.privacy, plan.records)
         # What is stored must be readable: a plan at the end of what numbers can say may not be.
-        Design(spec, Plan.from_json(plan.to_json()), public, _attempt())
+        Design(spec, Plan.from_json(plan.to_json()), public, new_attempt())
         for _ in range(_TRIES):
             # Two studies that are made in one cohort at a time: the ledger's key lets one of them pass.
             with contextlib.suppress(IntegrityError), self.database.begin() as connection:
@@ -85,7 +85,7 @@ class Studies:
             budget = Privacy(epsilon=spec.budget_epsilon, delta=plan.delta).rho
         cohort = spec.cohort or f"people of study {study}"
         ledger = open_ledger(connection, cohort, budget)
-        run = Run(study, cohort, _attempt(), plan)
+        run = Run(study, cohort, new_attempt(), plan)
         identity = run.identity(ledger, self.secrets)
         require_room(connection, ledger.account, identity)
         ledger.register(identity)
@@ -263,7 +263,7 @@ class Studies:
         return row["release"], self.standing(row["number"], row["release"])[1]
 
 
-def _attempt() -> str:
+def new_attempt() -> str:
     """A fresh name for an attempt: never one that a lost copy of the database has used."""
     return random.token_hex(8)
 
