@@ -1,14 +1,14 @@
 """Private zeroth-order fine-tuning as others do it, written anew: DPZero (K = 1) and DP-AggZO.
 
-Every step each of the n records gives its differences along K random directions, scaled to norm at
-most C:
+Every step each of b records gives its differences along K random directions, scaled to norm at most C:
 
-    c_k = (f(w + h u_k) - f(w - h u_k)) / 2h,      y = (1/n) sum_i clip_C(c_i) + N(0, sigma^2 I_K)
-    w <- w - rate (1/K) sum_k y_k d u_k,           sigma = 2 C sqrt(T) / (n mu)
+    c_k = (f(w + h u_k) - f(w - h u_k)) / 2h,      y = (1/b) sum_i clip_C(c_i) + N(0, sigma^2 I_K)
+    w <- w - rate (1/K) sum_k y_k d u_k,           sigma = 2 C sqrt(P) / (b mu)
 
-with u_k = signs / sqrt(d). In so many dimensions signs and Gaussian draws are alike. All n records are
-in every step, so T steps are exactly mu-Gaussian-DP. Their published code draws noise from seeds that
-it publishes; here it comes from the operating system.
+with u_k = signs / sqrt(d). In so many dimensions signs and Gaussian draws are alike. The records take
+turns in fixed parts, so that each is in exactly P steps, and all steps are exactly mu-Gaussian-DP. There
+is one part, of all records, unless that leaves fewer than 16 steps. Their published code draws noise
+from seeds that it publishes; here it comes from the operating system.
 
 Evaluations go through blindstep's own evaluator, so that a forward pass costs all methods the same.
 """
@@ -31,6 +31,7 @@ from blindstep.torch.weights import Move, Weights
 # How far out they probe along each parameter, in their code and in that of MeZO.
 PROBE = 1e-3
 _BITS = 23
+_FEWEST_STEPS = 16
 
 
 @dataclass(frozen=True)
@@ -63,21 +64,26 @@ def train(
 ) -> dict[str, float]:
     """Tune the model in place in at most so many evaluations; says what it took."""
     weights, records = Weights(model), Records(data)
-    evaluator = Evaluator(weights, loss, records, batch)
     chance = np.random.default_rng(secrets.randbits(128))
     number, dim, tensors = records.number, weights.dim, len(weights.tensors)
-    steps = evaluations // (2 * directions * number)
+    passes = max(1, evaluations // (2 * directions * number))
+    parts = np.array_split(np.arange(number), -(-_FEWEST_STEPS // passes))
+    # Parts of one size: the rest of the records is left out, as in batches that are dropped.
+    size, steps = len(parts[-1]), passes * len(parts)
+    evaluator = Evaluator(weights, loss, records, min(batch, size))
     distance = PROBE * math.sqrt(dim)
     clip = scale = 0.0
     for step in range(steps):
         seeds = chance.integers(-(2**63), 2**63 - 1, size=(directions + 1, tensors))
         amounts = np.full(tensors, PROBE)
         shifts = [Shift(own, sign * amounts) for sign in (1.0, -1.0) for own in seeds[:-1]]
-        parts = [
-            evaluator.values(np.arange(start, min(number, start + batch)), shifts)
-            for start in range(0, number, batch)
-        ]
-        values = np.concatenate(parts).reshape(number, 2, directions)
+        rows = parts[step % len(parts)][:size]
+        values = np.concatenate(
+            [
+                evaluator.values(rows[start : start + batch], shifts)
+                for start in range(0, size, batch)
+            ]
+        ).reshape(size, 2, directions)
         slopes = (values[:, 0] - values[:, 1]) / (2 * distance)
         norms = np.linalg.norm(slopes, axis=1)
         if step == 0:
@@ -85,12 +91,12 @@ def train(
             unclipped = min(clip, float(np.median(norms)))
             scale = setting.rate / max(unclipped, 1e-12)
         slopes *= np.minimum(1.0, clip / np.maximum(norms, 1e-300))[:, None]
-        noise = 2 * clip * math.sqrt(steps) / (number * privacy.rho)
+        noise = 2 * clip * math.sqrt(passes) / (size * privacy.rho)
         released = slopes.mean(axis=0) + noise * chance.standard_normal(directions)
         # The rate falls to 0, as that of all others here.
         rate = scale * (1 - step / steps)
         weights.move(_move(seeds, -rate * released / math.sqrt(directions), tensors))
-    return {"steps": steps, "clip_norm": clip, "evaluations": steps * 2 * directions * number}
+    return {"steps": steps, "clip_norm": clip, "evaluations": steps * 2 * directions * size}
 
 
 def _move(seeds: np.ndarray, amounts: np.ndarray, tensors: int) -> Move:

@@ -11,6 +11,7 @@ import triton.language as tl
 
 # Words in a block of work: each is 64 signs.
 _WORDS = 32
+_NUMBERS = 1024
 
 
 @triton.jit
@@ -49,6 +50,29 @@ def _sum_signs(out, size, seeds, amounts, number, apart, many, WORDS: tl.constex
         total += tl.where(sign == 1, amount, -amount)
     index = place[:, None] * 64 + bit[None, :]
     tl.store(out + index, total, mask=index < size)
+
+
+@triton.jit(do_not_specialize=["size", "seed"])
+def _round_at_random(value, out, size, seed, SPARE: tl.constexpr, BLOCK: tl.constexpr):
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < size
+    # A word has the random bits of four numbers, those of the first lowest.
+    word = _mix(
+        _mix((index // 4 + 1).to(tl.uint64)) ^ seed.to(tl.int64).to(tl.uint64, bitcast=True)
+    )
+    spare = (1 << SPARE) - 1
+    chance = ((word >> ((index % 4) * 16).to(tl.uint64)) & spare).to(tl.int32)
+    bits = tl.load(value + index, mask=inside).to(tl.int32, bitcast=True)
+    cut = ((bits + chance) & ~spare).to(tl.float32, bitcast=True)
+    tl.store(out + index, cut.to(out.dtype.element_ty), mask=inside)
+
+
+def round_at_random(value: torch.Tensor, out: torch.Tensor, seed: int, spare: int) -> torch.Tensor:
+    """As `signs.round_at_random`, into `out`; both are contiguous."""
+    grid = (triton.cdiv(out.numel(), _NUMBERS),)
+    with torch.cuda.device(out.device):
+        _round_at_random[grid](value, out, out.numel(), seed, SPARE=spare, BLOCK=_NUMBERS)
+    return out
 
 
 def sum_signs(

@@ -135,6 +135,10 @@ def round_at_random(value: torch.Tensor, dtype: torch.dtype, seed: int) -> torch
     Adds random bits below the last place that is kept, and cuts: the same on every device.
     """
     spare = 16 if dtype == torch.bfloat16 else 13  # places of float32 that the type does not have
+    kernels = _kernels() if value.is_cuda else None
+    if kernels is not None:
+        out = torch.empty(value.shape, dtype=dtype, device=value.device)
+        return kernels.round_at_random(value.contiguous(), out, seed, spare)
     bits = value.contiguous().view(torch.int32).view(-1)
     found = words(seed, 0, -(-bits.numel() // 4), value.device).view(torch.int16)
     chance = found[: bits.numel()].to(torch.int32) & ((1 << spare) - 1)
