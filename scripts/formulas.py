@@ -39,7 +39,17 @@ FENCES = {
     "rbrace": "}",
 }
 BAR = '<mo stretchy="false" lspace="0" rspace="0">|</mo>'
-NAMES = {"min", "max", "inf", "exp", "ln", "log", "cos", "Pr"}  # upright, with a little space around
+PREFIXES = {"-": "−", r"\pm": "±"}
+NAMES = {
+    "min",
+    "max",
+    "inf",
+    "exp",
+    "ln",
+    "log",
+    "cos",
+    "Pr",
+}  # upright, with a little space around
 SPACES = {",": "0.17em", ";": "0.28em", "quad": "1em"}
 LIMITS = {"∑", "min", "max"}  # what is below and above them in a formula of its own
 SHORT = 32  # characters of a formula that fits on one line of a phone
@@ -101,9 +111,9 @@ class _Reader:
         """One symbol as MathML, and as text."""
         if self.peek() == "{":
             return self.group(), ""
-        if self.peek() == "-" and (self.last in ("", *"([{,:=<>&^") or self.last[1:] in RELATIONS):
-            self.take()
-            return '<mo form="prefix">−</mo>', ""
+        first = self.last in ("", *"([{,:=<>&^") or self.last[1:] in RELATIONS
+        if first and self.peek() in PREFIXES:
+            return f'<mo form="prefix">{PREFIXES[self.take()]}</mo>', ""
         token = self.take()
         if not token.startswith("\\"):
             return _plain(token), token
@@ -203,11 +213,16 @@ def mathml(source: str, display: bool = False) -> str:
 def on_page_content(content: str, **_: object) -> str:
     """MkDocs calls this with the HTML of each page."""
 
-    def line(found: re.Match[str]) -> str:
-        return mathml(html.unescape(found[1]))
+    def line(
+        found: re.Match[str],
+    ) -> str:  # never apart from the bracket before or the comma behind
+        before, source, behind = found.groups()
+        pieces = f"{before}{mathml(html.unescape(source))}{behind}".split("<wbr>")
+        return "<wbr>".join(f'<span class="whole">{piece}</span>' for piece in pieces)
 
     def block(found: re.Match[str]) -> str:
         return f'<div class="formula" tabindex="0">{mathml(html.unescape(found[1]), True)}</div>'
 
-    content = re.sub(r'<span class="arithmatex">\\\((.*?)\\\)</span>', line, content, flags=re.S)
+    inside = r'([^\s<>]*)<span class="arithmatex">\\\((.*?)\\\)</span>([^\s<]*)'
+    content = re.sub(inside, line, content, flags=re.S)
     return re.sub(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', block, content, flags=re.S)
