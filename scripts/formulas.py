@@ -1,4 +1,4 @@
-r"""Formulas of the documentation as MathML, made when the site is built: nothing is loaded to show them.
+r"""Formulas of the documentation as MathML, made when the site is built: no script shows them.
 
 A hook of MkDocs (`hooks:` in `mkdocs.yml`). Pages hold formulas in the notation that GitHub shows too,
 `$...$` in a line and a fence named `math` for one of its own. Of LaTeX it knows what our pages use
@@ -11,13 +11,22 @@ import html
 import re
 from collections.abc import Iterator
 
-GREEK = dict(
-    zip(
-        "alpha gamma delta epsilon eta theta mu xi pi rho sigma tau phi omega Delta Phi".split(),
-        "αγδεηθμξπρστφωΔΦ",
-        strict=True,
-    )
-)
+GREEK = {
+    "gamma": "γ",
+    "delta": "δ",
+    "epsilon": "ε",
+    "eta": "η",
+    "theta": "θ",
+    "mu": "μ",
+    "xi": "ξ",
+    "pi": "π",
+    "rho": "ρ",
+    "sigma": "σ",
+    "tau": "τ",
+    "omega": "ω",
+    "Delta": "Δ",
+    "Phi": "Φ",
+}
 OPERATORS = {
     "in": "∈",
     "cdot": "·",

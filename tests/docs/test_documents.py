@@ -71,7 +71,7 @@ def test_every_file_named_in_the_documents_exists(path):
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
 def test_formulas_that_markdown_would_spoil_are_marked(path):
-    """As code or as a formula. A browser takes <a, b> for a tag and shows nothing of it; (a)_t begins italics."""
+    """A browser takes <a, b> for a tag and shows nothing of it; (a)_t begins italics."""
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
     text = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
     text = re.sub(r"`[^`]*`|\$[^$]*\$", "", text)

@@ -79,7 +79,7 @@ def test_the_table_of_epsilons():
 
 
 def test_how_many_records_a_run_wants():
-    """The figures of docs/questions.md: all 64 steps from 22 sqrt(d) / rho on, 20 at 12 sqrt(d) / rho."""
+    """Figures of docs/questions.md: 64 steps from 22 sqrt(d) / rho on, 20 at 12 sqrt(d) / rho."""
     budget = blindstep.Privacy(epsilon=1, delta=1e-5)
 
     def steps(factor, dim):
