@@ -34,13 +34,13 @@ test-torch: $(TORCH)
 test-deep: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
-# The dashboard and the voting page in a real Chromium: the one that is here, or Debian's where this may
+# The dashboard, the voting page and this documentation in a real Chromium: the one that is here, or Debian's where this may
 # install it. CHROMIUM=/path names another.
 test-browser: $(STAMP)
 	@PYTHONPATH=tests/support $(BIN)/python -c 'import sys, browser; sys.exit(browser.find_chromium() is None)' \
 		|| { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && { apt-get update -qq; apt-get install -y -qq chromium; } >/dev/null; } \
 		|| { echo "no Chromium: install one, or set CHROMIUM=/path/to/chromium"; exit 1; }
-	$(BIN)/python -m pytest -m browser tests/serve/test_browser.py
+	$(BIN)/python -m pytest -m browser tests/serve/test_browser.py tests/docs/test_pages.py
 
 # The service, 10,000 simulated people over HTTP, and the dashboard. `make serve-demo STAY=--stay` leaves
 # it running.

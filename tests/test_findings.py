@@ -85,7 +85,7 @@ FINDINGS = {
     # bounds=1.0, a data frame, a NumPy loss, executor=2 and an unreadable directory are cases of it
     "7.9 messages about something else": ("test_a_mistake_is_answered_by_a_message_about_itself",),
     "7.9 --epsilon 1000": ("test_a_refusal_comes_before_anything_is_spent",),
-    "7.9 a changed epsilon": ("test_a_problem_file_is_trained_on",),
+    "7.9 a changed epsilon": ("test_another_epsilon_in_an_old_run_directory_is_named",),
     "7.9 --version": ("test_the_command_runs_and_knows_its_version",),
     "7.9 a record's number is not JSON": ("test_a_question_is_plain_json",),
     "7.9 a report in the secret directory": (

@@ -88,12 +88,19 @@ def test_a_problem_file_is_trained_on(folder):
     assert shown.stdout.startswith(f"{folder / 'problem-run-report.html'}: the report")
     assert "<html" in (folder / "problem-run-report.html").read_text()
     assert sorted((folder / "problem-run").iterdir()) == before
-    # Another plan in the same directory is another run.
-    other = train("--epsilon", "3", fixed=ALONE)
+
+
+def test_another_epsilon_in_an_old_run_directory_is_named(folder):
+    quick = (*ALONE, "--evaluations", "4096")
+    assert train(fixed=quick).exit_code == 0
+    ledger = Path(places.find("people.csv").ledger)
+    spent = ledger.read_bytes()
+    other = train("--epsilon", "3", fixed=quick)
     assert other.exit_code == 2
-    assert "is another plan than the one given, with another" in other.stderr
-    assert "epsilon" in other.stderr.partition("with another")[2]
-    assert "--checkpoint gives another one" in " ".join(other.stderr.split())
+    assert "is another plan than the one given, with another" in words(other.stderr)
+    assert "epsilon" in words(other.stderr).partition("with another")[2]
+    assert "--checkpoint gives another one" in words(other.stderr)
+    assert ledger.read_bytes() == spent
 
 
 def planned(folder, monkeypatch, *options, fixed=OPTIONS):

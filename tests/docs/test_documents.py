@@ -1,6 +1,5 @@
 """What the documents say is true: snippets run, named tests and labels exist, figures are right."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -19,8 +18,8 @@ DOCS = [
 SNIPPETS = [
     (path, number, code)
     for path in DOCS
-    if path.name != "recipes-torch.md"  # needs PyTorch: tests/networks/test_recipes.py
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
+    if "import torch" not in code  # needs PyTorch: tests/networks/test_recipes.py
 ]
 COMMANDS = [
     line.strip().removeprefix("blindstep ")
@@ -71,11 +70,11 @@ def test_every_file_named_in_the_documents_exists(path):
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
-def test_formulas_that_markdown_would_spoil_are_written_as_code(path):
+def test_formulas_that_markdown_would_spoil_are_marked(path):
     """A browser takes <a, b> for a tag and shows nothing of it; (a)_t begins italics."""
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
     text = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
-    text = re.sub(r"`[^`]*`", "", text)
+    text = re.sub(r"`[^`]*`|\$[^$]*\$", "", text)
     assert not re.findall(r"<(?!img\b)[A-Za-z_|][^>]*>|\)_\S", text)
 
 
@@ -83,10 +82,5 @@ def test_the_readme_table_is_that_of_the_results():
     assert summary.table() in (ROOT / "README.md").read_text()
 
 
-def test_the_records_claim_of_the_readme_is_that_of_the_results():
-    path = ROOT / "benchmarks" / "results" / "synthetic-d60-epsilon-4.3772.json"
-    rows = {row["method"]: row for row in json.loads(path.read_text())["rows"]}
-    assert rows["paper"]["records"] >= 50 * rows["tight"]["records"]
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    for row in rows.values():
-        assert f"{row['mean']:.3f} ± {row['spread']:.3f} with {row['records']:,}" in readme
+def test_the_readme_is_a_front_page():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120

@@ -315,3 +315,21 @@ def test_the_curve_of_the_mean_loss_is_shown_where_it_was_released(tmp_path):
     said = "Released mean loss of each round"
     assert said in (tmp_path / "result.html").read_text()
     assert from_result[-1] < 0.7 * from_result[0]
+
+
+@pytest.mark.parametrize(("estimate", "seen"), [(None, "values"), ("gradient", "gradients")])
+def test_its_head_counts_looks_too_and_says_what_was_seen(tmp_path, estimate, seen):
+    result = bs.minimize(
+        lambda place, home: jnp.linalg.norm(place - home),
+        jnp.zeros(2),
+        np.random.default_rng(0).normal(size=(300, 2)),
+        privacy=bs.Privacy(epsilon=1, delta=1e-5),
+        estimate=estimate,
+        evaluations=2**14,
+    )
+    page = bs.report(result, tmp_path / "run.html").read_text()
+    releases = re.findall(r"in at most (\d+) release", " ".join(result.privacy.enforced))
+    assert len(releases) == 2  # looks, then steps
+    answers = sum(map(int, releases))
+    assert re.search(rf">{answers}<[^>]*>(?:<[^>]*>)*times a record answers, at most", page)
+    assert f"noisy steps, from {seen} of the loss alone" in page

@@ -1,15 +1,22 @@
-"""The recipes for PyTorch run as they are printed."""
+"""What the documents say of PyTorch runs as it is printed."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes-torch.md"
-SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+ROOT = Path(__file__).parents[2]
+SNIPPETS = [
+    (path.name, number, code)
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
+    if "import torch" in code
+]
 
 
-@pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_snippets_run(number, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("page", "number", "code"), SNIPPETS, ids=[f"{page}-{number}" for page, number, _ in SNIPPETS]
+)
+def test_snippets_run(page, number, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(SNIPPETS[number], f"{PAGE.name}-{number}", "exec"), {})
+    exec(compile(code, f"{page}-{number}", "exec"), {})

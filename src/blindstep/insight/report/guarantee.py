@@ -19,6 +19,8 @@ from blindstep.insight.report.markup import (
     tag,
     tiles,
 )
+from blindstep.optimize.choices import GRADIENT
+from blindstep.optimize.plan import Plan
 from blindstep.private.statement import (
     PERSON,
     RECORD,
@@ -53,7 +55,7 @@ def header(content: Content) -> Html:
         tag(
             "p",
             f"{plan.dim:,} parameters learned from {plan.records:,} {many} in {content.steps:,} "
-            "noisy steps, from values of the loss alone.",
+            f"noisy steps, from {_seen(plan)} alone.",
             css="lead",
         ),
         *alerts,
@@ -62,10 +64,17 @@ def header(content: Content) -> Html:
                 (f"ε = {rounded_up(privacy.epsilon)}", f"at δ = {scientific(privacy.delta)}"),
                 (_best_guess(privacy.mu), f"best guess about any {one}; 50% is chance"),
                 (f"{plan.records:,}", f"{many} protected, each on its own"),
-                (f"{plan.passes:,}", f"times a {one.removeprefix('one ')} answers, at most"),
+                (
+                    f"{plan.looks + plan.passes:,}",
+                    f"times a {one.removeprefix('one ')} answers, at most",
+                ),
             ]
         ),
     )
+
+
+def _seen(plan: Plan) -> str:
+    return "gradients of the loss" if plan.estimate == GRADIENT else "values of the loss"
 
 
 def in_words(content: Content) -> Html:
