@@ -1,90 +1,107 @@
-"""Nothing to tune: blindstep with a budget and nothing else, on values and on gradients.
+"""Utility at equal exact privacy: blindstep with nothing tuned, beside methods that were.
 
-    python -m benchmarks.no_knobs
-    python -m benchmarks.no_knobs --only spam digits --epsilon 1 --method blindstep first-order
-    python -m benchmarks.no_knobs --units
-    python -m benchmarks.no_knobs --quick
+    python -m benchmarks.utility
+    python -m benchmarks.utility --only spam digits --epsilon 1 --method blindstep DPZero
+    python -m benchmarks.utility --units
+    python -m benchmarks.utility --show
 
-Eight problems (`no_knobs_problems`, `no_knobs_votes`), epsilon 1 and 0.1, five seeds, and twenty for a
-row whose first five spread by more than 1.5 points. First order is the same call with
-`estimate="gradient"` (for the votes, which nobody can differentiate, a tuned policy gradient). The
-other references are tuned: they try every setting once on the validation split, the best ten of them
-twice more, and the best mean is taken. *No epsilon counts that choice*: they are unfair references.
-Everybody is then trained on the whole training part and scored on the test part.
+Eight problems (`utility_problems`, `utility_votes`), epsilon 1 and 0.1, five seeds. "blindstep" is
+`minimize` with a budget and nothing else, "blindstep, gradients" the same on gradients. Each other
+method (`utility_methods`) has the same number of settings: every one is tried once on the validation
+split, the best three twice more, and the best mean is taken. *The privacy of that choice is not
+accounted for*: the epsilon is that of one run, and on private records each setting tried would spend
+its own. The chosen setting is then trained on the whole training part and scored on the test part,
+once.
 
-A row is one method on one problem at one epsilon. It is written to `benchmarks/results/no-knobs.json`
-as soon as it is there, and a later run goes on from that file: rows that are in it are not made again,
-unless they were chosen in another way (`made_alike`), or `--redo` says so. `--units` adds the rows of
-blindstep in other units. `--quick` takes the first setting of each method and one seed, into a file of
-its own.
+At epsilon 1 a row of a method that sees values alone also has its path: five runs on the fit part, each
+looked at in at most 16 equally spaced places, scored on validation records. From these follows how many
+evaluations of a record it took to come within two points of "no privacy" (`reached`).
+
+A row is one method on one problem at one epsilon. Two processes, one core each, make what is missing,
+what takes longest first; each row is written to `benchmarks/results/utility.json` as soon as it is
+there, and a later run goes on from that file. A row of another version, or one that was chosen from
+other settings, is made again. `--units` makes the rows of blindstep in other units instead.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import dataclasses
 import functools
+import hashlib
+import itertools
 import json
 import math
+import multiprocessing
+import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 import blindstep as bs
-from benchmarks import no_knobs_problems as problems
-from benchmarks import no_knobs_votes
-from benchmarks.no_knobs_methods import BLINDSTEP, FIRST_ORDER, METHODS, Contest, Entrant, contest
-from benchmarks.no_knobs_problems import UNITS
-from benchmarks.utility import TUNING_SEED
+from benchmarks import utility_methods, utility_votes
+from benchmarks import utility_problems as problems
+from benchmarks.utility_methods import BLINDSTEP, FREE, METHODS, ZEROTH_ORDER, Contest, Entrant
+from benchmarks.utility_problems import UNITS
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PROBLEMS = (*problems.NAMES, no_knobs_votes.NAME)
+FILE = "utility.json"
+PROBLEMS = (*problems.NAMES, utility_votes.NAME)
 EPSILONS = (1.0, 0.1)
-SEEDS = 5
-# Where five runs differ by so much that their mean says little, there are more.
-SPREAD, MORE_SEEDS = 1.5, 20
+SEEDS, TUNING_SEED = 5, 1000
+FINALISTS, MORE_TRIALS = 3, 2
+# Where evaluations to within so many points are counted.
+PATH_EPSILON, WITHIN = 1.0, 2.0
 ORIGINAL = next(iter(UNITS))
-# Targets in points: for the mean gap to first order and for the largest, and between units.
-GAPS = {1.0: (0.5, 1.5), 0.1: (2.0, 4.0)}
-UNITS_GAP = 0.3
-_FINALISTS, _MORE_TRIALS = 10, 2
+WORKERS = 2
+# Before a worker starts JAX: one core for each.
+ONE_CORE = {
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "OMP_NUM_THREADS": "1",
+}
+# Seconds of one run on one core, in the order of METHODS, with what it compiles: for the estimate and
+# the order of the work alone.
+_SECONDS = {
+    "a9a": (8, 9, 10, 3, 5, 6, 1),
+    "a9a 0/1": (8, 9, 10, 3, 5, 6, 1),
+    "digits": (6, 5, 9, 5, 5, 4, 1),
+    "bank": (5, 3, 8, 2, 3, 4, 1),
+    "bank network": (20, 33, 0, 0, 0, 0, 1),
+    "bank age": (5, 3, 8, 2, 3, 4, 1),
+    "spam": (2, 1, 4, 1, 1, 1, 1),
+    "votes": (5, 0, 4, 0, 3, 4, 4),
+}
 
 Row = dict[str, Any]
+Identity = tuple[str, str, float | None, str]
 
 
 @functools.lru_cache(maxsize=8)  # the same loss is compiled once
 def contest_of(name: str, units: str) -> Contest | None:
     """A problem in some units with all who compete; None where those units do not apply."""
     chosen = UNITS[units]
-    if name == no_knobs_votes.NAME:
+    if name == utility_votes.NAME:
         applies = chosen.features == chosen.loss == 1.0
-        return no_knobs_votes.contest(units=chosen) if applies else None
+        return utility_votes.contest(units=chosen) if applies else None
     problem = problems.made(name)
-    return contest(problem if units == ORIGINAL else problems.in_units(problem, chosen))
+    return utility_methods.contest(
+        problem if units == ORIGINAL else problems.in_units(problem, chosen)
+    )
 
 
-def finalists(entrant: Entrant) -> int:
-    """How many settings are tried more than once; 0 where there is nothing to choose."""
-    return min(_FINALISTS, len(entrant.settings)) if len(entrant.settings) > 1 else 0
-
-
-def made_alike(row: Row, entrant: Entrant) -> bool:
-    """Whether a row was chosen in today's way, from as many settings."""
-    return (row["settings"], row.get("finalists", 0)) == (len(entrant.settings), finalists(entrant))
+# One row.
 
 
 def choose(entrant: Entrant, privacy: bs.Privacy | None) -> tuple[Any, float | None]:
     """The setting with the best validation score, and that score.
 
-    One trial of each; the best ten get two more, so that luck with one draw of noise does not decide.
-    With four, the winner among 56 settings was worse on validation than that among 48 of them.
+    One trial of each; the best three get two more, so that luck with one draw of noise does not decide.
     """
     if len(entrant.settings) == 1:
         return entrant.settings[0], None
@@ -95,51 +112,71 @@ def choose(entrant: Entrant, privacy: bs.Privacy | None) -> tuple[Any, float | N
     first = [(trial(setting, 0), setting) for setting in entrant.settings]
     first.sort(key=lambda tried: -tried[0])
     final = [
-        (float(np.mean([found, *(trial(s, 1 + k) for k in range(_MORE_TRIALS))])), s)
-        for found, s in first[: finalists(entrant)]
+        (float(np.mean([found, *(trial(s, 1 + k) for k in range(MORE_TRIALS))])), s)
+        for found, s in first[:FINALISTS]
     ]
     validation, setting = max(final, key=lambda tried: tried[0])
     return setting, validation
 
 
-def made_row(given: Contest, units: str, epsilon: float | None, method: str, quick: bool) -> Row:
+def made_row(wanted: Identity) -> Row:
     """One row: choose, train, score. Epsilon None: without privacy."""
+    name, units, epsilon, method = wanted
+    given = contest_of(name, units)
+    assert given is not None
     entrant, began = given.entrants[method], time.perf_counter()
     privacy = None if epsilon is None else bs.Privacy(epsilon=epsilon, delta=given.delta)
-    setting, validation = (entrant.settings[0], None) if quick else choose(entrant, privacy)
+    setting, validation = choose(entrant, privacy)
     chosen_after = time.perf_counter() - began
-    seeds = range(1 if quick else SEEDS)
-    scores = [entrant.points(setting, privacy, seed, False) for seed in seeds]
-    if len(scores) > 1 and np.std(scores, ddof=1) > SPREAD:
-        more = range(SEEDS, MORE_SEEDS)
-        scores += [entrant.points(setting, privacy, seed, False) for seed in more]
+    scores = [entrant.points(setting, privacy, seed, False) for seed in range(SEEDS)]
     return {
-        "problem": given.name,
+        "problem": name,
         "units": units,
         "epsilon": epsilon,
         "method": method,
+        "fingerprint": fingerprint(given, entrant),
+        "version": bs.__version__,
         "delta": None if epsilon is None else given.delta,
         "records": given.records,
         "dim": given.dim,
+        "most_evaluations": given.evaluations,
         "settings": len(entrant.settings),
-        "finalists": finalists(entrant),
         "setting": _plain(setting),
         "validation": validation,
         "scores": scores,
         "mean": float(np.mean(scores)),
-        "spread": float(np.std(scores, ddof=1)) if len(scores) > 1 else None,
+        "spread": float(np.std(scores, ddof=1)),
+        "path": path_of(entrant, setting, privacy) if has_path(wanted) else None,
         "seconds_choosing": chosen_after,
         "seconds": time.perf_counter() - began,
-        "version": bs.__version__,
         "device": f"jax {jax.__version__}, {jax.devices()[0].platform}, {platform.machine()}",
     }
 
 
-def _plain(setting: Any) -> dict[str, Any] | None:
+def has_path(wanted: Identity) -> bool:
+    """Whether a row tells how many evaluations it took."""
+    _, units, epsilon, method = wanted
+    return units == ORIGINAL and epsilon == PATH_EPSILON and method in ZEROTH_ORDER
+
+
+def path_of(entrant: Entrant, setting: Any, privacy: bs.Privacy | None) -> Row:
+    """Evaluations of a record at each place, and points there for each seed; the start is the first."""
+    paths = [entrant.path(setting, privacy, seed) for seed in range(SEEDS)]
+    return {"evaluations": paths[0][0], "points": [points for _, points in paths]}
+
+
+def _plain(setting: Any) -> Row | None:
     if setting is None:
         return None
     values = dataclasses.asdict(setting)
     return {name: "inf" if value == math.inf else value for name, value in values.items()}
+
+
+def fingerprint(given: Contest, entrant: Entrant) -> str:
+    """What a row was chosen from, and how: one that has another is made again."""
+    settings = [_plain(setting) for setting in entrant.settings]
+    how = [SEEDS, FINALISTS, MORE_TRIALS, given.delta, given.records, given.evaluations]
+    return hashlib.sha256(json.dumps([settings, how]).encode()).hexdigest()[:16]
 
 
 # The file.
@@ -150,46 +187,77 @@ def read_rows(target: Path) -> list[Row]:
     return json.loads(target.read_text())["rows"] if target.is_file() else []
 
 
-def identity(row: Row) -> tuple[Any, ...]:
+def identity(row: Row) -> Identity:
     """What there is one row of."""
     return row["problem"], row["units"], row["epsilon"], row["method"]
 
 
-def add_row(target: Path, row: Row) -> None:
-    """Put a row into the file, in place of an older one; whoever reads sees a whole file.
+def kept(target: Path) -> set[Identity]:
+    """Rows that need not be made again: of this version, and chosen from what is chosen from today."""
+    found = set()
+    for row in read_rows(target):
+        given = contest_of(row["problem"], row["units"])
+        entrant = given and given.entrants.get(row["method"])
+        if given is None or entrant is None or row["version"] != bs.__version__:
+            continue
+        if row["fingerprint"] == fingerprint(given, entrant):
+            found.add(identity(row))
+    return found
 
-    The file is read again first, because another process may have added rows of its own.
-    """
-    rows = [kept for kept in read_rows(target) if identity(kept) != identity(row)]
-    rows.append(row)
+
+def write_rows(target: Path, rows: list[Row]) -> None:
+    """Write all rows in their order; whoever reads sees a whole file."""
     order = (PROBLEMS, tuple(UNITS), (*EPSILONS, None), METHODS)
-    rows.sort(
-        key=lambda r: tuple(
+    rows = sorted(
+        rows,
+        key=lambda row: tuple(
             known.index(part) if part in known else len(known)
-            for known, part in zip(order, identity(r), strict=True)
-        )
+            for known, part in zip(order, identity(row), strict=True)
+        ),
     )
+    for row in rows:
+        row["reached"] = reached(row, rows)
     target.parent.mkdir(exist_ok=True)
     fresh = target.with_suffix(".part")
-    fresh.write_text(json.dumps({"seeds": SEEDS, "rows": rows}, indent=1) + "\n")
+    lines = ",\n".join(json.dumps(row) for row in rows)  # a line for each row
+    head = json.dumps({"version": bs.__version__, "seeds": SEEDS})
+    fresh.write_text(f'{head[:-1]}, "rows": [\n{lines}\n]}}\n')
     fresh.replace(target)
 
 
-# What the rows say.
+def add_row(target: Path, row: Row) -> None:
+    """Put a row into the file, in place of an older one."""
+    others = [r for r in read_rows(target) if identity(r) != identity(row)]
+    write_rows(target, [*others, row])
 
 
-def gaps(rows: list[Row], epsilon: float) -> dict[str, float]:
-    """First order minus blindstep in points, for each problem where both are there."""
-    means = {
-        (r["problem"], r["method"]): r["mean"]
-        for r in rows
-        if r["units"] == ORIGINAL and r["epsilon"] == epsilon
-    }
-    return {
-        name: means[name, FIRST_ORDER] - means[name, BLINDSTEP]
-        for name in PROBLEMS
-        if (name, FIRST_ORDER) in means and (name, BLINDSTEP) in means
-    }
+# What rows say together.
+
+
+def reached(row: Row, rows: list[Row]) -> float | None:
+    """Evaluations of a record until a run was within two points of "no privacy", on validation.
+
+    The first place of the path that is, and of the seeds the median; None where most never are, or
+    where it is not known yet.
+    """
+    free = [r for r in rows if (r["problem"], r["method"]) == (row["problem"], FREE)]
+    if not row["path"] or not free:
+        return None
+    enough = free[0]["validation"] - WITHIN
+    made = row["path"]["evaluations"]
+    first = [
+        next((at for at, found in zip(made, points, strict=True) if found >= enough), math.inf)
+        for points in row["path"]["points"]
+    ]
+    median = float(np.median(first))
+    return median if median < math.inf else None
+
+
+def closest(row: Row, rows: list[Row]) -> float:
+    """How many points a path stayed away from "no privacy" on validation, the median of the seeds."""
+    free = next(r for r in rows if (r["problem"], r["method"]) == (row["problem"], FREE))
+    best = [max(points) for points in row["path"]["points"]]
+    return free["validation"] - float(np.median(best))
 
 
 def unit_gaps(rows: list[Row], epsilon: float) -> dict[tuple[str, str], float]:
@@ -206,121 +274,91 @@ def unit_gaps(rows: list[Row], epsilon: float) -> dict[tuple[str, str], float]:
     }
 
 
-def table(rows: list[Row]) -> Table:
-    """Points of each method; without privacy there is one number for all epsilons."""
-    shown = Table(title="points on test records: mean ± standard deviation over seeds")
-    for header in ("problem", "records", "dim", "epsilon", *METHODS):
-        shown.add_column(header)
-    cells = {identity(row): row for row in rows if row["units"] == ORIGINAL}
-    known = sorted({r["epsilon"] for r in rows if r["epsilon"] is not None}, reverse=True)
-    for name in PROBLEMS:
-        here = [row for row in cells.values() if row["problem"] == name]
-        for epsilon in known if here else ():
-            found = [
-                cells.get((name, ORIGINAL, epsilon, m)) or cells.get((name, ORIGINAL, None, m))
-                for m in METHODS
-            ]
-            numbers = [f"{here[0]['records']:,}", str(here[0]["dim"]), f"{epsilon:g}"]
-            shown.add_row(name, *numbers, *map(_cell, found))
-    return shown
-
-
-def _cell(row: Row | None) -> str:
-    if row is None:
-        return "-"
-    return f"{row['mean']:.2f}" + ("" if row["spread"] is None else f" ± {row['spread']:.2f}")
-
-
-def verdicts(rows: list[Row]) -> list[str]:
-    """The gaps, each beside its target."""
-    lines = []
-    for epsilon in sorted({row["epsilon"] for row in rows if row["epsilon"]}, reverse=True):
-        found = gaps(rows, epsilon)
-        if found:
-            mean_target, most_target = GAPS.get(epsilon, (math.nan, math.nan))
-            worst = max(found, key=lambda name: found[name])
-            each = ", ".join(f"{name} {gap:+.2f}" for name, gap in found.items())
-            lines.append(
-                f"epsilon {epsilon:g}: gap to first order on {len(found)} of {len(PROBLEMS)} problems: "
-                f"mean {np.mean(list(found.values())):+.2f} (at most {mean_target:g}), largest "
-                f"{found[worst]:+.2f} on {worst} (at most {most_target:g}). {each}."
-            )
-        moved = unit_gaps(rows, epsilon)
-        if moved:
-            systems = {units for _, units in moved}
-            each = ", ".join(
-                f"{units} {np.mean([g for (_, u), g in moved.items() if u == units]):+.2f}"
-                for units in UNITS
-                if units in systems
-            )
-            worst_pair = max(moved, key=lambda pair: moved[pair])
-            lines.append(
-                f"epsilon {epsilon:g}: lost in other units, mean "
-                f"{np.mean(list(moved.values())):+.2f} (at most {UNITS_GAP:g}), mean size "
-                f"{np.mean(np.abs(list(moved.values()))):.2f}; {each}; most "
-                f"{moved[worst_pair]:+.2f} on {worst_pair[0]} with {worst_pair[1]}."
-            )
-    return lines
-
-
 # The command.
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.no_knobs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.utility", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--only", nargs="+", choices=PROBLEMS, default=PROBLEMS, metavar="PROBLEM")
     parser.add_argument("--epsilon", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--method", nargs="+", choices=METHODS, default=METHODS, metavar="METHOD")
-    parser.add_argument("--units", action="store_true", help="blindstep in other units as well")
-    parser.add_argument("--quick", action="store_true", help="first settings, one seed")
+    parser.add_argument("--units", action="store_true", help="blindstep in other units instead")
     parser.add_argument("--redo", action="store_true", help="make rows again that are in the file")
-    parser.add_argument(
-        "--show", action="store_true", help="print what is in the file, run nothing"
-    )
+    parser.add_argument("--show", action="store_true", help="print the tables, run nothing")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="processes; 0: this one")
     return parser.parse_args(arguments)
 
 
-def wanted(options: argparse.Namespace) -> list[tuple[str, str, float | None, str]]:
-    """Identities of the rows that a command line asks for, in the order of the work."""
-    asked: list[tuple[str, str, float | None, str]] = []
-    for name in options.only:
-        for units in UNITS if options.units else (ORIGINAL,):
-            given = contest_of(name, units)
-            if given is None:
-                continue
-            for method in options.method:
-                if method not in given.entrants or (units != ORIGINAL and method != BLINDSTEP):
-                    continue
-                budgets = options.epsilon if given.entrants[method].private else (None,)
-                asked += [(name, units, epsilon, method) for epsilon in budgets]
-    return asked
+def wanted(options: argparse.Namespace) -> list[Identity]:
+    """Identities of the rows that a command line asks for, what takes longest first."""
+    asked: list[Identity] = []
+    systems = [name for name in UNITS if (name != ORIGINAL) == options.units]
+    for name, units, method in itertools.product(options.only, systems, options.method):
+        given = contest_of(name, units)
+        if given is None or method not in given.entrants or (options.units and method != BLINDSTEP):
+            continue
+        budgets = options.epsilon if given.entrants[method].private else (None,)
+        asked += [(name, units, epsilon, method) for epsilon in budgets]
+    return sorted(asked, key=estimate, reverse=True)
+
+
+def estimate(row: Identity) -> float:
+    """About how many seconds a row takes on one core."""
+    name, units, _, method = row
+    given = contest_of(name, units)
+    assert given is not None
+    settings = len(given.entrants[method].settings)
+    trials = settings + FINALISTS * MORE_TRIALS if settings > 1 else 0
+    runs = trials + SEEDS + (SEEDS if has_path(row) else 0)
+    return runs * _SECONDS[name][METHODS.index(method)]
+
+
+def in_processes(call: Callable[[Any], Any], given: Iterable[Any], workers: int) -> Iterator[Any]:
+    """The answers of a call as they come, from processes of one core each; 0: from this one."""
+    if not workers:
+        yield from map(call, given)
+        return
+    os.environ.update(ONE_CORE)
+    context = multiprocessing.get_context("spawn")
+    cores = context.SimpleQueue()
+    for core in itertools.islice(itertools.cycle(sorted(os.sched_getaffinity(0))), workers):
+        cores.put(core)
+    with concurrent.futures.ProcessPoolExecutor(workers, context, _take_a_core, (cores,)) as pool:
+        try:
+            for done in concurrent.futures.as_completed(
+                [pool.submit(call, each) for each in given]
+            ):
+                yield done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _take_a_core(cores: Any) -> None:
+    os.sched_setaffinity(0, {cores.get()})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what is missing, then print all that is there."""
-    console = Console(width=180)
     options = parse(arguments)
-    target = RESULTS / ("no-knobs-quick.json" if options.quick else "no-knobs.json")
-    for name, units, epsilon, method in () if options.show else wanted(options):
-        given = contest_of(name, units)
-        assert given is not None
-        alike = [row for row in read_rows(target) if made_alike(row, given.entrants[method])]
-        there = {identity(row) for row in alike}
-        if (name, units, epsilon, method) in there and not options.redo:
-            continue
-        row = made_row(given, units, epsilon, method, options.quick)
-        add_row(target, row)
-        budget = "no privacy" if epsilon is None else f"epsilon {epsilon:g}"
-        console.print(f"{name}, {units}, {budget}, {method}: {_cell(row)} ({row['seconds']:.0f} s)")
-    rows = read_rows(target)
-    console.print(table(rows))
-    for line in verdicts(rows):
-        console.print(line)
-    if options.quick:
-        console.print("quick: nothing was tuned, one seed: these gaps are no result.")
-    console.print(f"results: {target}")
+    target = RESULTS / FILE
+    if not options.show:
+        there = set() if options.redo else kept(target)
+        asked = [row for row in wanted(options) if row not in there]
+        seconds = sum(map(estimate, asked)) / max(1, options.workers)
+        print(f"{len(asked)} rows to make, about {seconds / 60:.0f} minutes", flush=True)
+        for row in in_processes(made_row, asked, options.workers):
+            add_row(target, row)
+            budget = "" if row["epsilon"] is None else f"epsilon {row['epsilon']:g}, "
+            print(
+                f"{row['problem']}, {row['units']}, {budget}{row['method']}: {row['mean']:.2f} ± "
+                f"{row['spread']:.2f} ({row['seconds']:.0f} s)",
+                flush=True,
+            )
+    from benchmarks import summary  # which reads what this module writes
+
+    print(summary.printed(read_rows(target)))
 
 
 if __name__ == "__main__":

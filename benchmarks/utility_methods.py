@@ -1,40 +1,49 @@
-"""Who competes in `benchmarks.no_knobs`, with which settings, on a problem with data.
+"""Who competes in `benchmarks.utility`, with which settings, on a problem with data.
 
-Only "blindstep", "first-order" and "0.1 defaults" could be run as they are on private records: they
-choose nothing. First order is blindstep itself with `estimate="gradient"`, so that these two differ in
-the estimate alone. The others take the best of 24 settings or more by validation, *which no epsilon
-counts*: they are unfair references. All private methods promise the same: replace one record, the same
-epsilon and delta.
+"blindstep" and "blindstep, gradients" could be run as they are on private records: they choose nothing,
+and differ in the estimate alone. The others take the best of `SETTINGS` settings by validation, *which
+no epsilon counts*: they are unfair references. All private methods promise the same: replace one
+record, the same epsilon and delta. All are held to the same number of evaluations of a record
+(`most_evaluations`).
 
-Rates are in the units of `benchmarks.grids`. Function-value methods are bounded in evaluations: at most
-2 x 2,048 for each record.
+Spans were set around what earlier grids chose by validation. Lengths are sums, so that they do not
+depend on the number of steps: a baseline's rates fall linearly to 0 and add up to half of `length`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 import blindstep as bs
-from benchmarks import baselines, grids, methods
-from benchmarks import no_knobs_problems as problems
-from benchmarks.baselines import Setting
+from benchmarks import baselines
+from benchmarks import utility_problems as problems
+from benchmarks.baselines import Outcome, Setting
 from benchmarks.data import Records
 from benchmarks.problems import Problem
-from benchmarks.utility import score
-from blindstep.drivers.pytrees import count_records
+from blindstep.drivers.pytrees import ParameterSpace, count_records
 
-BLINDSTEP, FIRST_ORDER, FREE = "blindstep", "first-order", "no privacy"
-AGGREGATED, ONE_DIRECTION, BEFORE = "DP-AggZO", "DPZero", "0.1 defaults"
-METHODS = (BLINDSTEP, FIRST_ORDER, AGGREGATED, ONE_DIRECTION, BEFORE, FREE)
-MOST_EVALUATIONS = 2 * 2048
+BLINDSTEP, GRADIENTS = "blindstep", "blindstep, gradients"
+TUNED, FIRST_ORDER = "blindstep, tuned", "first order, tuned"
+AGGREGATED, ONE_DIRECTION, FREE = "DP-AggZO", "DPZero", "no privacy"
+METHODS = (BLINDSTEP, GRADIENTS, TUNED, AGGREGATED, ONE_DIRECTION, FIRST_ORDER, FREE)
+# Those that see values of the loss alone: what they need of these is counted.
+ZEROTH_ORDER = (BLINDSTEP, TUNED, AGGREGATED, ONE_DIRECTION)
+# What every tuned method chooses from.
+SETTINGS = 12
+# Here a run takes half a minute and all methods end within a point of one another: nothing is tuned.
+UNTUNED = ("bank network",)
+# A run is looked at in so many places at most.
+_PLACES = 16
 
-_LAYOUTS = [(16, 40), (16, 128), (64, 10), (64, 32)]  # (directions, passes)
-_PASSES = [(300, 1), (100, 1), (1000, 1)]
+Path = tuple[list[float], list[float]]
 
 
 @dataclass(frozen=True)
@@ -42,14 +51,17 @@ class Entrant:
     """One method on one problem.
 
     Attributes:
-        settings: what it may choose from; the first is taken where nothing is chosen.
+        settings: what it may choose from; one where nothing is chosen.
         points: of one run with a setting, a budget (None: no privacy), a seed, and whether it is a
             trial (judged by validation) or counts (judged by test).
+        path: of one trial: evaluations of a record up to each place that is looked at, the start first,
+            and points there.
         private: whether it spends a budget; without one its result is the same for every epsilon.
     """
 
     settings: Sequence[Any]
     points: Callable[[Any, bs.Privacy | None, int, bool], float]
+    path: Callable[[Any, bs.Privacy | None, int], Path]
     private: bool = True
 
 
@@ -62,6 +74,7 @@ class Contest:
         records: in a run that counts.
         dim: number of parameters.
         delta: for all methods and every epsilon.
+        evaluations: the most that anybody may make of a record.
         entrants: by name of the method; those that do not apply are missing.
     """
 
@@ -69,7 +82,30 @@ class Contest:
     records: int
     dim: int
     delta: float
+    evaluations: int
     entrants: dict[str, Entrant]
+
+
+@dataclass(frozen=True)
+class Explicit:
+    """A plan in units of the parameters: what `bs.plan` is told.
+
+    Attributes:
+        passes: full batches, one frame of directions each.
+        directions: in each step; 0 for gradients.
+        reach: the longest step.
+        clip: of a record's vector.
+    """
+
+    passes: int
+    directions: int
+    reach: float
+    clip: float
+
+
+def most_evaluations(records: int) -> int:
+    """Of each record, for everybody: more where there are few, for a run costs as much then."""
+    return 2**14 if records <= 10_000 else 2**13
 
 
 def _network(problem: Problem) -> bool:
@@ -84,95 +120,159 @@ def _flat(problem: Problem) -> bool:
 # What each may choose from.
 
 
-def aggregated_settings(problem: Problem) -> list[Setting]:
-    """32 settings or more; a 0/1 loss is looked at from afar."""
+def explicit_settings(problem: Problem, most: int) -> list[Explicit]:
+    """As many directions as the evaluations allow for each number of passes."""
+    lengths, clips = ((30, 80), (0.5, 1.5)) if _network(problem) else ((8, 24), (1.0, 3.0))
+    return [
+        Explicit(passes, min(problem.dim, most // (2 * passes)), length / passes, clip)
+        for passes, length, clip in itertools.product((160, 64, 24), lengths, clips)
+    ]
+
+
+def aggregated_settings(problem: Problem, most: int) -> list[Setting]:
+    """16 or 64 directions; the joint clip of K differences grows as sqrt(K), as their norm does.
+
+    A 0/1 loss does not change when parameters are scaled, so it is looked at from as far as one likes.
+    """
+    h, pairs = 1e-3, [(30, 1.0), (120, 1.0), (400, 1.0), (400, 0.3), (1200, 0.3), (4000, 0.3)]
     if _flat(problem):
-        return grids.aggzo(_LAYOUTS, [0.3, 0.1], [100.0, 10.0, 30.0, 300.0, 1000.0], 1.0)
-    return grids.aggzo(_LAYOUTS, [1.0, 0.3], [3.0, 0.3, 1.0, 10.0, 30.0], 1e-3)
+        h = 1.0
+        pairs = [(1e3, 0.3), (4e3, 0.3), (1.2e4, 0.3), (4e4, 0.3), (4e3, 0.1), (1.2e4, 0.1)]
+    layouts = [(k, most // (2 * k)) for k in (16, 64)]
+    return [
+        Setting(passes, 1, clip * math.sqrt(k), length / passes, k, h)
+        for (k, passes), (length, clip) in itertools.product(layouts, pairs)
+    ]
 
 
-def one_direction_settings(problem: Problem) -> list[Setting]:
-    """24 settings. Of a 0/1 loss all differences are -1/2, 0 or 1/2: another clip is another rate."""
+def one_direction_settings(problem: Problem, most: int) -> list[Setting]:
+    """All evaluations or a quarter. Of a 0/1 loss differences are -1/2, 0 or 1/2: one clip."""
+    h, pairs = 1e-3, [(30, 1.0), (100, 1.0), (300, 1.0), (1000, 1.0), (100, 3.0), (300, 3.0)]
     if _flat(problem):
-        rates = [3.0, 0.1, 0.3, 1.0, 10.0, 30.0, 100.0, 300.0]
-        return grids.dpzero(_PASSES, [0.5], rates, 1.0)
-    return grids.dpzero(_PASSES, [3.0, 1.0], [0.1, 0.03, 0.3, 1.0], 1e-3)
+        h, pairs = 1.0, [(length, 0.5) for length in (3e2, 1e3, 3e3, 1e4, 3e4, 1e5)]
+    return [
+        Setting(passes, 1, clip, length / passes, 1, h)
+        for passes, (length, clip) in itertools.product((most // 2, most // 8), pairs)
+    ]
 
 
-def free_settings(problem: Problem) -> list[Setting]:
+def free_settings() -> list[Setting]:
     """Adam on gradients."""
-    return grids.adam([(40, 40)], [1e-2, 1e-3, 3e-3, 3e-2, 1e-1])
+    rates = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+    return [
+        Setting(passes, 40, math.inf, rate, adam=True)
+        for passes, rate in itertools.product((40, 10), rates)
+    ]
 
 
 # How each is run.
 
 
-def version_0_1(problem: Problem, records: Records, privacy: bs.Privacy) -> bs.Plan:
-    """The plan that version 0.1's estimators made: 160 full passes, 64 directions, clip 1."""
-    reach = 0.3 if _network(problem) else 0.1
-    smoothing = 0.3 if _flat(problem) else 0.01
-    number = count_records(records)
+def explicit_plan(
+    problem: Problem, records: int, privacy: bs.Privacy, setting: Explicit
+) -> bs.Plan:
+    """The plan of a setting: the naive oracle with full batches, in rounds of eight steps."""
+    horizon, bounds = 8, bs.Clip(setting.clip)
+    given: dict[str, Any] = {"estimate": "gradient"}
+    smoothing = 0.0
+    if setting.directions:
+        smoothing = 0.3 if _flat(problem) else 0.01
+        bounds = bounds & bs.Range(0, 1) if _flat(problem) else bounds
+        given = {"directions": setting.directions, "smoothing": smoothing}
     return bs.plan(
-        records=number,
+        records=records,
         dim=problem.dim,
         privacy=privacy,
         preset="tight",
-        radius=smoothing + 10 * reach,
-        bounds=bs.Clip(1.0) & bs.Range(0, 1) if _flat(problem) else bs.Clip(1.0),
         oracle="naive",
-        horizon=10,
-        passes=160,
-        first_batch=number,
-        directions=min(64, problem.dim),
-        smoothing=smoothing,
-        reach=reach,
+        radius=smoothing + horizon * setting.reach,
+        bounds=bounds,
+        horizon=horizon,
+        passes=setting.passes,
+        first_batch=records,
+        reach=setting.reach,
+        **given,
     )
+
+
+def outcome(result: bs.Result) -> Outcome:
+    """The path of a run of blindstep: the means of its rounds. Looks count from the start."""
+    plan, rounds = result.plan, np.arange(1, len(result.means) + 1)
+    looks = plan.looks * plan.look_batch * plan.look.evaluations if plan.looks else 0
+    made = looks + (plan.evaluations - looks) * rounds / len(rounds)
+    return Outcome(result.params, result.means, made / plan.records)
+
+
+def points_of(problem: Problem, params: Any, records: Records) -> float:
+    """The problem's score; parameters that are not finite score as those of the start."""
+    finite = all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(params))
+    return problem.score(params if finite else problem.start(0), records)
+
+
+def places(number: int) -> list[int]:
+    """At most 16 of so many points of a path, equally far apart, the last among them."""
+    few = min(number, _PLACES)
+    return [math.ceil((k + 1) * number / few) - 1 for k in range(few)]
+
+
+Run = Callable[[Records, bs.Privacy | None, Any, int], Outcome]
 
 
 def contest(problem: Problem) -> Contest:
     """All methods on a problem with data."""
     differentiable = dataclasses.replace(problem, loss=problem.reference_loss)
+    split, records = problem.split, count_records(problem.split.train)
+    most = most_evaluations(records)
 
-    def entrant(
-        settings: Sequence[Any],
-        run: Callable[[Records, bs.Privacy | None, Any, int], Any],
-        private: bool = True,
-    ) -> Entrant:
+    def entrant(settings: Sequence[Any], run: Run, private: bool = True) -> Entrant:
         def points(setting: Any, privacy: bs.Privacy | None, seed: int, trial: bool) -> float:
-            split = problem.split
-            params = run(split.fit if trial else split.train, privacy, setting, seed)
-            return score(problem, params, split.validation if trial else split.test)
+            found = run(split.fit if trial else split.train, privacy, setting, seed)
+            return points_of(problem, found.params, split.validation if trial else split.test)
 
-        return Entrant(settings, points, private)
+        def path(setting: Any, privacy: bs.Privacy | None, seed: int) -> Path:
+            found = run(split.fit, privacy, setting, seed)
+            space, at = ParameterSpace.of(problem.start(0)), places(len(found.path))
+            seen = [problem.start(seed), *(space.unflatten(found.path[k]) for k in at)]
+            made = [0.0, *(float(found.evaluations[k]) for k in at)]
+            return made, [points_of(problem, params, split.validation) for params in seen]
 
-    def baseline(of: Problem) -> Callable[[Records, bs.Privacy | None, Any, int], Any]:
-        return lambda records, privacy, setting, seed: (
-            baselines.run(of, records, privacy, setting, seed).params
+        return Entrant(settings, points, path, private)
+
+    def baseline(of: Problem) -> Run:
+        return lambda records, privacy, setting, seed: baselines.run(
+            of, records, privacy, setting, seed
         )
 
-    def before(records: Records, privacy: bs.Privacy | None, _: Any, seed: int) -> Any:
-        assert privacy is not None
-        return methods.run_plan(
-            problem, records, version_0_1(problem, records, privacy), seed
-        ).params
+    def untuned(of: Problem, **options: Any) -> Run:
+        def run(records: Records, privacy: bs.Privacy | None, _: Any, seed: int) -> Outcome:
+            cap = most * count_records(records)
+            start = of.start(seed)
+            return outcome(
+                bs.minimize(of.loss, start, records, privacy=privacy, evaluations=cap, **options)
+            )
 
-    def now(of: Problem, **options: Any) -> Callable[..., Any]:
-        return lambda records, privacy, _, seed: (
-            bs.minimize(of.loss, of.start(seed), records, privacy=privacy, **options).params
-        )
+        return run
 
-    records = count_records(problem.split.train)
-    return Contest(
-        problem.name,
-        records,
-        problem.dim,
-        problems.delta_for(records),
-        {
-            BLINDSTEP: entrant([None], now(problem)),
-            FIRST_ORDER: entrant([None], now(differentiable, estimate="gradient")),
-            AGGREGATED: entrant(aggregated_settings(problem), baseline(problem)),
-            ONE_DIRECTION: entrant(one_direction_settings(problem), baseline(problem)),
-            BEFORE: entrant([None], before),
-            FREE: entrant(free_settings(problem), baseline(differentiable), private=False),
-        },
-    )
+    def planned(of: Problem) -> Run:
+        def run(records: Records, privacy: bs.Privacy | None, setting: Any, seed: int) -> Outcome:
+            assert privacy is not None
+            plan = explicit_plan(problem, count_records(records), privacy, setting)
+            return outcome(bs.minimize(of.loss, of.start(seed), records, plan=plan))
+
+        return run
+
+    explicit = explicit_settings(problem, most)
+    exact = [dataclasses.replace(setting, directions=0) for setting in explicit]
+    entrants = {
+        BLINDSTEP: entrant([None], untuned(problem)),
+        GRADIENTS: entrant([None], untuned(differentiable, estimate="gradient")),
+        TUNED: entrant(explicit, planned(problem)),
+        AGGREGATED: entrant(aggregated_settings(problem, most), baseline(problem)),
+        ONE_DIRECTION: entrant(one_direction_settings(problem, most), baseline(problem)),
+        FIRST_ORDER: entrant(exact, planned(differentiable)),
+        FREE: entrant(free_settings(), baseline(differentiable), private=False),
+    }
+    if problem.name in UNTUNED:
+        entrants = {name: entrants[name] for name in (BLINDSTEP, GRADIENTS, FREE)}
+    delta = problems.delta_for(records)
+    return Contest(problem.name, records, problem.dim, delta, most, entrants)

@@ -1,4 +1,4 @@
-"""`benchmarks.no_knobs`: other units are the same problem, references are tuned, rows are kept.
+"""`benchmarks.utility`: other units are the same problem, references are tuned, rows are kept.
 
 A gap is only as honest as what it is measured against: a reference that is noised too much, asked with
 too few settings or judged on what it was tuned on would make it smaller than it is.
@@ -6,25 +6,19 @@ too few settings or judged on what it was tuned on would make it smaller than it
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-import types
+import os
 
 import jax
 import numpy as np
 import pytest
-from benchmarks import (
-    grids,
-    methods,
-    no_knobs,
-    no_knobs_methods,
-    no_knobs_problems,
-    no_knobs_votes,
-)
+from benchmarks import problems, utility, utility_methods, utility_problems, utility_votes
 from benchmarks.data import Split
-from benchmarks.no_knobs_methods import Contest, Entrant
-from benchmarks.no_knobs_votes import VoteSetting
 from benchmarks.problems import Problem
+from benchmarks.utility_methods import BLINDSTEP, FREE, METHODS, Contest, Entrant
+from benchmarks.utility_votes import VoteSetting
 from scipy import stats
 
 import blindstep as bs
@@ -42,25 +36,28 @@ def table(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return features, (features[:, 0] > 0).astype(np.int32)
 
 
-def small(loss=no_knobs_problems.logistic, start=None, score=no_knobs_problems.linear_points):
-    split = no_knobs_problems.split_table(*table())
+def small(loss=utility_problems.logistic, start=None, score=problems.linear_points):
+    split = utility_problems.split_table(*table())
     start = start or (lambda seed: np.full(FEATURES, 0.1 * (1 + seed), np.float32))
-    return Problem(
-        "small", "points", True, loss, loss, bs.Clip(1.0), None, None, start, score, split
-    )
+    return Problem("small", loss, loss, start, score, split)
 
 
 def network() -> Problem:
     return small(
-        no_knobs_problems.cross_entropy,
-        no_knobs_problems.network_start(FEATURES, 2),
-        no_knobs_problems.network_points,
+        problems.cross_entropy,
+        utility_problems.network_start(FEATURES, 2),
+        problems.network_points,
     )
 
 
 def regression() -> Problem:
     """Scored by how far predictions are off, so a score in wrong units shows."""
-    return small(no_knobs_problems.absolute, score=no_knobs_problems.absolute_points)
+    return small(utility_problems.absolute, score=utility_problems.absolute_points)
+
+
+def flat() -> Problem:
+    """A loss without slopes, beside a surrogate that has them."""
+    return dataclasses.replace(small(), loss=problems.zero_one_loss)
 
 
 # Problems.
@@ -68,38 +65,35 @@ def regression() -> Problem:
 
 def test_a_split_has_every_record_once_and_tests_on_none_that_it_trained_on():
     numbers = np.arange(100)
-    split = no_knobs_problems.split_table(numbers[:, None].astype(np.float32), numbers)
+    split = utility_problems.split_table(numbers[:, None].astype(np.float32), numbers)
     assert sorted([*split.train["label"], *split.test["label"]]) == list(numbers)
     assert sorted([*split.fit["label"], *split.validation["label"]]) == sorted(split.train["label"])
     assert [len(part["label"]) for part in (split.test, split.validation)] == [20, 16]
 
 
 @pytest.mark.parametrize("make", [small, network, regression])
-@pytest.mark.parametrize("name", list(no_knobs_problems.UNITS))
+@pytest.mark.parametrize("name", list(utility_problems.UNITS))
 def test_other_units_are_the_same_problem(make, name):
-    units, problem = no_knobs_problems.UNITS[name], make()
-    other = no_knobs_problems.in_units(problem, units)
+    units, problem = utility_problems.UNITS[name], make()
+    other = utility_problems.in_units(problem, units)
     outer, inner = other.start(3), problem.start(3)
     for left, right in zip(jax.tree.leaves(outer), jax.tree.leaves(inner), strict=True):
         assert left.dtype == right.dtype
-        np.testing.assert_allclose(units.parameters * left, right, rtol=1e-6)
-    given = {part: values[:1] for part, values in problem.split.train.items()}
-    scaled = {part: values[:1] for part, values in other.split.train.items()}
+    given = jax.tree.map(lambda rows: rows[0], problem.split.train)
+    scaled = jax.tree.map(lambda rows: rows[0], other.split.train)
     np.testing.assert_allclose(scaled["features"], units.features * given["features"], rtol=1e-6)
-    seen = jax.tree.map(lambda rows: rows[0], {**given, "features": scaled["features"]})
-    expected = units.loss * problem.loss(inner, seen)
-    found = other.loss(outer, jax.tree.map(lambda rows: rows[0], scaled))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    # Of the same parameters in other units the score is the same.
-    by_hand = problem.score(inner, {**problem.split.test, "features": other.split.test["features"]})
-    assert other.score(outer, other.split.test) == pytest.approx(by_hand)
+    # Starts are the same in other units: so is the loss of a record there, and the score.
+    expected = units.loss * problem.loss(inner, given)
+    np.testing.assert_allclose(other.loss(outer, scaled), expected, rtol=1e-5)
+    expected = problem.score(inner, problem.split.test)
+    assert other.score(outer, other.split.test) == pytest.approx(expected, rel=1e-5)
 
 
 def test_points_of_a_regression_are_0_for_the_best_constant_and_100_for_the_truth():
     features = np.array([[1.0, 2.0], [1.0, 4.0], [1.0, 9.0]], np.float32)
     records = {"features": features, "label": features[:, 1]}
-    assert no_knobs_problems.absolute_points(np.array([4.0, 0.0]), records) == pytest.approx(0.0)
-    assert no_knobs_problems.absolute_points(np.array([0.0, 1.0]), records) == pytest.approx(100.0)
+    assert utility_problems.absolute_points(np.array([4.0, 0.0]), records) == pytest.approx(0.0)
+    assert utility_problems.absolute_points(np.array([0.0, 1.0]), records) == pytest.approx(100.0)
 
 
 def test_a_table_is_read_with_public_constants_and_without_the_length_of_the_call(
@@ -112,39 +106,71 @@ def test_a_table_is_read_with_public_constants_and_without_the_length_of_the_cal
     other = {**named, "duration": 1, "y": "no"}
     lines = [",".join(map(str, row)) for row in (named, named.values(), other.values())]
     (tmp_path / "bank.csv").write_text("\n".join(lines) + "\n")
-    monkeypatch.setattr(no_knobs_problems, "FOLDER", tmp_path)
-    features, label, age = no_knobs_problems.bank_table.__wrapped__()
+    monkeypatch.setattr(utility_problems, "FOLDER", tmp_path)
+    features, label, age = utility_problems.bank_table.__wrapped__()
     np.testing.assert_array_equal(features[0], features[1])
     np.testing.assert_allclose(features[0, -7:], [0, 5, 1, 1, 0, 0, 1])
     assert list(label) == [1, 0]
     assert list(age) == [5.0, 5.0]
     with pytest.raises(InvalidArgument, match=r"spambase\.csv is not there"):
-        no_knobs_problems.spam_table.__wrapped__()
+        utility_problems.spam_table.__wrapped__()
 
 
 def test_delta_is_below_a_tenth_of_one_over_the_records():
     for records in (3_681, 4_000, 10_000, 32_560, 36_169):
-        assert no_knobs_problems.delta_for(records) <= 0.1 / records
-    assert no_knobs_votes.DELTA <= 0.1 / votes.USERS
+        assert utility_problems.delta_for(records) <= 0.1 / records
+    assert utility_votes.DELTA <= 0.1 / votes.USERS
 
 
 # References.
 
 
-@pytest.mark.parametrize("make", [small, network])
-def test_references_have_24_settings_and_a_bounded_number_of_evaluations(make):
-    entrants = no_knobs_methods.contest(make()).entrants
-    for name in ("DP-AggZO", "DPZero"):
-        settings = entrants[name].settings
-        assert len(set(settings)) == len(settings) >= 24
-        assert all(
-            2 * s.directions * s.passes <= no_knobs_methods.MOST_EVALUATIONS for s in settings
-        )
-    for name in (no_knobs_methods.BLINDSTEP, no_knobs_methods.FIRST_ORDER, "0.1 defaults"):
-        assert entrants[name].settings == [None]
-    asked = no_knobs_votes.contest().entrants
-    for name in (no_knobs_methods.FIRST_ORDER, "DPZero"):
-        assert len(set(asked[name].settings)) >= 24
+@pytest.mark.parametrize("make", [small, network, flat])
+def test_every_tuned_method_has_as_many_settings_and_the_same_most_evaluations(make):
+    given = utility_methods.contest(make())
+    asked = utility_votes.contest()
+    for contest in (given, asked):
+        for name, entrant in contest.entrants.items():
+            tuned = name not in (BLINDSTEP, utility_methods.GRADIENTS)
+            assert len(entrant.settings) == (utility_methods.SETTINGS if tuned else 1), name
+            assert len(set(entrant.settings)) == len(entrant.settings), name
+    assert set(METHODS) - set(given.entrants) == set()
+    assert set(METHODS) - set(asked.entrants) == {"blindstep, gradients", "DP-AggZO"}
+    for name in ("DP-AggZO", "DPZero", "blindstep, tuned"):
+        made = [2 * s.directions * s.passes for s in given.entrants[name].settings]
+        assert max(made) <= given.evaluations, name
+        assert len({s.passes for s in given.entrants[name].settings}) > 1, name
+
+
+def test_blindstep_stays_below_the_most_evaluations():
+    problem = small()
+    entrants = utility_methods.contest(problem).entrants
+    privacy = bs.Privacy(epsilon=1, delta=1e-3)
+    for name in (BLINDSTEP, "blindstep, tuned"):
+        made, points = entrants[name].path(entrants[name].settings[0], privacy, 0)
+        assert made[0] == 0.0
+        assert len(made) == len(points) <= 17
+        assert 0 < made[-1] <= utility_methods.most_evaluations(RECORDS)
+        assert list(made) == sorted(made)
+
+
+def test_first_order_has_the_plans_of_values():
+    entrants = utility_methods.contest(small()).entrants
+    values, exact = (entrants[n].settings for n in ("blindstep, tuned", "first order, tuned"))
+    kept = [[(s.passes, s.reach, s.clip) for s in each] for each in (values, exact)]
+    assert kept[0] == kept[1]
+    plans = [
+        utility_methods.explicit_plan(small(), 1_000, bs.Privacy(rho=1.0), each[0])
+        for each in (values, exact)
+    ]
+    assert [plan.estimate for plan in plans] == ["values", "gradient"]
+    assert plans[0].passes == plans[1].passes == values[0].passes
+
+
+def test_places_of_a_path_are_equally_far_apart_and_end_at_its_end():
+    assert utility_methods.places(5) == [0, 1, 2, 3, 4]
+    assert utility_methods.places(64) == list(range(3, 64, 4))
+    assert utility_methods.places(17)[-1] == 16
 
 
 def test_trials_see_fit_and_validation_and_runs_that_count_train_and_test():
@@ -161,78 +187,44 @@ def test_trials_see_fit_and_validation_and_runs_that_count_train_and_test():
         seen.append(len(records["label"]))
         return 0.0
 
-    problem = Problem(
-        "seen", "points", True, no_knobs_problems.logistic, no_knobs_problems.logistic, bs.Clip(1.0),
-        None, None, lambda seed: np.zeros(1, np.float32), score, split,
-    )  # fmt: skip
-    entrant = no_knobs_methods.contest(problem).entrants["DP-AggZO"]
+    loss = utility_problems.logistic
+    problem = Problem("seen", loss, loss, lambda seed: np.zeros(1, np.float32), score, split)
+    entrant = utility_methods.contest(problem).entrants["DP-AggZO"]
     privacy = bs.Privacy(epsilon=1, delta=1e-5)
     for trial in (True, False):
         entrant.points(entrant.settings[0], privacy, 0, trial)
     assert seen == [parts["validation"], parts["test"]]
 
 
-def test_first_order_is_the_same_call_on_gradients_of_the_surrogate(monkeypatch):
-    def flat(params, record):
-        return 0.0 * params[0]
-
-    problem = small()
-    calls, privacy = [], bs.Privacy(epsilon=1, delta=1e-3)
+def test_gradients_are_the_same_call_on_the_surrogate(monkeypatch):
+    problem, calls = flat(), []
+    budget = bs.Privacy(epsilon=1, delta=1e-3)
 
     def minimize(loss, start, records, **options):
         calls.append((loss, options))
-        return types.SimpleNamespace(params=start)
+        raise StopIteration
 
     monkeypatch.setattr(bs, "minimize", minimize)
-    entrants = no_knobs_methods.contest(Problem(**{**vars(problem), "loss": flat})).entrants
-    for name in (no_knobs_methods.BLINDSTEP, no_knobs_methods.FIRST_ORDER):
-        entrants[name].points(None, privacy, 0, False)
-    given = {"privacy": privacy}
-    assert calls == [(flat, given), (problem.reference_loss, given | {"estimate": "gradient"})]
-
-
-def test_first_order_in_units_of_the_parameters_has_the_settings_of_values():
-    for name in ("digits", "a9a"):
-        problem = Problem(**{**vars(small()), "name": name})
-        settings = grids.gradients(problem)
-        assert all(each["estimate"] == "gradient" for each in settings)
-        assert not any({"directions", "smoothing"} & each.keys() for each in settings)
-        kept = ("passes", "reach", "clip")
-        of = [
-            {tuple(e[k] for k in kept) for e in all_} for all_ in (settings, grids.tight(problem))
-        ]
-        assert of[0] == of[1]
-        assert len(of[0]) == len(settings)
-    records = problem.split.train
-    outcome = methods.METHODS["first-order"].run(
-        problem, records, bs.Privacy(rho=8.0), settings[0], 0
-    )
-    assert problem.score(outcome.params, problem.split.test) > 80.0
-    assert outcome.evaluations == 3 * settings[0]["passes"] * len(records["label"])
-    flat = Problem(**{**vars(small()), "name": "zero-one"})
-    assert grids.gradients(flat) == []
+    entrants = utility_methods.contest(problem).entrants
+    for name in (BLINDSTEP, utility_methods.GRADIENTS):
+        with pytest.raises(StopIteration):
+            entrants[name].points(None, budget, 0, False)
+    cap = utility_methods.most_evaluations(RECORDS) * len(problem.split.train["label"])
+    given = {"privacy": budget, "evaluations": cap}
+    assert calls == [
+        (problem.loss, given),
+        (problem.reference_loss, given | {"estimate": "gradient"}),
+    ]
 
 
 def test_a_trial_that_was_lucky_once_is_not_chosen():
-    """Five were luckier than the good one at first, so it has to be among the finalists."""
+    """Two were luckier than the good one at first, so it has to be among the finalists."""
 
     def points(setting, privacy, seed, trial):
-        return 80.0 if setting == "good" else 90.0 if seed == no_knobs.TUNING_SEED else 60.0
+        return 80.0 if setting == "good" else 90.0 if seed == utility.TUNING_SEED else 60.0
 
-    lucky = [f"lucky {number}" for number in range(5)]
-    assert no_knobs.choose(Entrant([*lucky, "good"], points), None) == ("good", 80.0)
-
-
-def test_a_row_that_was_chosen_in_another_way_is_not_alike():
-    fixed, chosen = (Entrant(list(range(n)), lambda *_: 0.0) for n in (1, 30))
-    assert no_knobs.made_alike({"settings": 1}, fixed)
-    assert no_knobs.made_alike({"settings": 30, "finalists": 10}, chosen)
-    for other in (
-        {"settings": 30},
-        {"settings": 29, "finalists": 10},
-        {"settings": 30, "finalists": 4},
-    ):
-        assert not no_knobs.made_alike(other, chosen)
+    entrant = Entrant(["lucky", "luckier", "good"], points, lambda *_: ([], []))
+    assert utility.choose(entrant, None) == ("good", 80.0)
 
 
 # Votes.
@@ -247,12 +239,14 @@ def test_everybody_votes_twice_at_most_and_in_one_batch(monkeypatch):
             return super().votes_down(weights, users)
 
     crowd, users = Counting(0), len(asked)
-    no_knobs_votes.descend(VoteSetting(10, 0.1, 2.0, 0.25), users, 1.0, crowd, 0)
+    utility_votes.descend(VoteSetting(10, 0.1, 2.0, 0.25), users, 1.0, crowd, 0)
     assert set(asked) == {2}
     asked[:] = 0
     privacy = bs.Privacy(epsilon=1, delta=1e-5)
-    no_knobs_votes.ask_everybody(no_knobs_votes.version_0_1(users, privacy), crowd)
+    setting = utility_votes.Asking(steps=16, smoothing=1.0, length=5.0)
+    found = utility_votes.ask_everybody(utility_votes.explicit_plan(users, privacy, setting), crowd)
     assert asked.max() == 2
+    assert found.shape == (2, votes.WEIGHTS)
 
 
 @pytest.mark.parametrize("clip", [0.5, 2.0])
@@ -263,12 +257,12 @@ def test_votes_are_clipped_and_noised_as_one_pass_needs(clip):
     far = np.zeros((people, 2))
     far[0, 0] = 100.0
     sums = [
-        people * no_knobs_votes.noisy_mean(sign * far, setting, math.inf, chance)
+        people * utility_votes.noisy_mean(sign * far, setting, math.inf, chance)
         for sign in (1.0, -1.0)
     ]
     assert np.linalg.norm(sums[0] - sums[1]) == pytest.approx(2 * clip)
     draws = np.array(
-        [people * no_knobs_votes.noisy_mean(0 * far, setting, mu, chance) for _ in range(20_000)]
+        [people * utility_votes.noisy_mean(0 * far, setting, mu, chance) for _ in range(20_000)]
     )
     squares, size = np.sum(draws**2), draws.size
 
@@ -288,7 +282,7 @@ def test_the_policy_gradient_points_to_fewer_votes_down():
     """Against the slope of the chance of a vote down, by differences of many simulated people."""
     taste = votes.Crowd(0).taste
     weights = 0.3 * votes.start()
-    drawn = no_knobs_votes.policy_gradients(weights, taste, 100_000, np.random.default_rng(0))
+    drawn = utility_votes.policy_gradients(weights, taste, 100_000, np.random.default_rng(0))
     mean, error = drawn.mean(axis=0), drawn.std(axis=0) / math.sqrt(len(drawn))
     items = np.random.default_rng(1).standard_normal((100_000, votes.ITEMS, votes.WEIGHTS))
     down = 1.0 / (1.0 + np.exp(2.0 * items @ taste))
@@ -304,69 +298,89 @@ def test_the_policy_gradient_points_to_fewer_votes_down():
         assert abs(mean[axis] + slope) > 6 * error[axis]
 
 
-# Rows and gaps.
+# Rows.
 
 
-def row(problem: str, method: str, mean: float, epsilon: float = 1.0, units: str = "original"):
-    return {
-        "problem": problem, "units": units, "epsilon": epsilon, "method": method, "mean": mean,
-        "spread": 0.1, "records": 10, "dim": 2,
-    }  # fmt: skip
+def row(problem: str, method: str, epsilon: float | None = 1.0, **others):
+    given = {"problem": problem, "units": "original", "epsilon": epsilon, "method": method}
+    return given | {"mean": 50.0, "spread": 0.1, "path": None, "validation": None} | others
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    rate: float
 
 
 def test_a_run_goes_on_from_the_rows_that_are_there(tmp_path, monkeypatch, capsys):
-    calls = []
+    calls, settings = [], [None]
 
     def points(setting, privacy, seed, trial):
         calls.append((setting, privacy and privacy.epsilon, trial))
-        if len(calls) == 6:
+        if len(calls) == 7:
             raise KeyboardInterrupt  # in the second row
         return 50.0
 
-    given = Contest("spam", 3_681, 58, 1e-5, {no_knobs_methods.BLINDSTEP: Entrant([None], points)})
-    monkeypatch.setattr(no_knobs, "contest_of", lambda name, units: given)
-    monkeypatch.setattr(no_knobs, "RESULTS", tmp_path)
-    command = ["--only", "spam", "--method", "blindstep"]
+    entrant = Entrant(settings, points, lambda *_: ([0.0, 8.0], [40.0, 50.0]))
+    given = Contest("spam", 3_681, 58, 1e-5, 4_096, {BLINDSTEP: entrant})
+    monkeypatch.setattr(utility, "contest_of", lambda name, units: given)
+    monkeypatch.setattr(utility, "RESULTS", tmp_path)
+    monkeypatch.setattr("benchmarks.summary.RESULTS", tmp_path)
+    command = ["--only", "spam", "--method", "blindstep", "--workers", "0"]
+    target, seeds = tmp_path / "utility.json", utility.SEEDS
+
+    def epsilons() -> list[float]:
+        return [r["epsilon"] for r in json.loads(target.read_text())["rows"]]
+
     with pytest.raises(KeyboardInterrupt):
-        no_knobs.main(command)
-    target = tmp_path / "no-knobs.json"
-    assert [r["epsilon"] for r in json.loads(target.read_text())["rows"]] == [1.0]
-    no_knobs.main(command)
-    assert [r["epsilon"] for r in json.loads(target.read_text())["rows"]] == [1.0, 0.1]
-    assert len(calls) == 6 + no_knobs.SEEDS
-    no_knobs.main(command)
-    no_knobs.main([*command, "--show", "--redo"])
-    assert len(calls) == 6 + no_knobs.SEEDS
-    no_knobs.main([*command, "--redo"])
-    assert len(calls) == 6 + 3 * no_knobs.SEEDS
-    text = target.read_text()
-    target.write_text(text.replace('"settings": 1,', '"settings": 2,'))
-    no_knobs.main([*command, "--epsilon", "1"])  # chosen from other settings: made again
-    assert len(calls) == 6 + 4 * no_knobs.SEEDS
-    no_knobs.main([*command, "--quick"])
-    assert len(calls) == 6 + 4 * no_knobs.SEEDS + 2
-    assert len(json.loads((tmp_path / "no-knobs-quick.json").read_text())["rows"]) == 2
+        utility.main(command)
+    assert epsilons() == [1.0]
+    utility.main(command)
+    assert epsilons() == [1.0, 0.1]
+    assert len(calls) == 7 + seeds
+    utility.main(command)
+    utility.main([*command, "--show", "--redo"])
+    assert len(calls) == 7 + seeds
+    utility.main([*command, "--redo"])
+    assert len(calls) == 7 + 3 * seeds
+    settings[:] = [Choice(1.0)]  # chosen from other settings: made again
+    utility.main([*command, "--epsilon", "1"])
+    assert len(calls) == 7 + 4 * seeds
+    monkeypatch.setattr(bs, "__version__", "another")
+    utility.main([*command, "--epsilon", "1"])
+    assert len(calls) == 7 + 5 * seeds
     assert not any(trial for _, _, trial in calls)
-    assert "nothing was tuned" in capsys.readouterr().out
+    assert "0 rows to make" in capsys.readouterr().out
 
 
-def test_gaps_are_first_order_minus_blindstep_and_original_minus_other_units():
-    rows = [
-        row("spam", "first-order", 90.0), row("spam", "blindstep", 89.0),
-        row("digits", "first-order", 80.0), row("digits", "blindstep", 82.0),
-        row("bank", "first-order", 70.0),
-        row("spam", "blindstep", 85.0, units="loss x 1000"),
-        row("spam", "first-order", 99.0, epsilon=0.1),
-    ]  # fmt: skip
-    assert no_knobs.gaps(rows, 1.0) == {"digits": -2.0, "spam": 1.0}
-    assert no_knobs.gaps(rows, 0.1) == {}
-    assert no_knobs.unit_gaps(rows, 1.0) == {("spam", "loss x 1000"): 4.0}
-    first, second = no_knobs.verdicts(rows)
-    assert "on 2 of 8 problems" in first
-    assert "mean -0.50 (at most 0.5), largest +1.00 on spam (at most 1.5)" in first
-    assert "mean +4.00 (at most 0.3), mean size 4.00" in second
+def test_processes_have_a_core_each(monkeypatch):
+    for name in utility.ONE_CORE:
+        monkeypatch.setenv(name, "")
+    found = list(utility.in_processes(os.sched_getaffinity, [0, 0], 1))
+    assert [len(cores) for cores in found] == [1, 1]
+    found = set(utility.in_processes(os.getenv, utility.ONE_CORE, 1))
+    assert found == set(utility.ONE_CORE.values())
+
+
+def test_evaluations_count_until_the_median_seed_is_within_two_points():
+    free = row("spam", FREE, None, validation=90.0)
+    path = {"evaluations": [0.0, 10.0, 20.0, 30.0]}
+    points = [[50, 89, 60, 60], [50, 60, 88, 60], [50, 60, 60, 87.9]]
+    found = row("spam", "DPZero", path=path | {"points": points})
+    assert utility.reached(found, [free, found]) == 20.0
+    assert utility.reached(found, [found]) is None
+    assert utility.reached(free, [free]) is None
+    never = row("spam", "DPZero", path=path | {"points": [points[0], points[2], points[2]]})
+    assert utility.reached(never, [free, never]) is None
+    assert utility.closest(never, [free, never]) == pytest.approx(2.1)
+
+
+def test_what_other_units_lose_is_original_minus_other():
+    other = row("spam", BLINDSTEP, units="loss x 1000", mean=46.0)
+    rows = [row("spam", BLINDSTEP), other, row("spam", "DPZero", units="loss x 1000")]
+    assert utility.unit_gaps(rows, 1.0) == {("spam", "loss x 1000"): 4.0}
+    assert utility.unit_gaps(rows, 0.1) == {}
 
 
 def test_votes_have_other_units_of_the_parameters_alone():
-    known = [no_knobs.contest_of("votes", units) is not None for units in no_knobs_problems.UNITS]
+    known = [utility.contest_of("votes", units) is not None for units in utility_problems.UNITS]
     assert known == [True, False, False, True]
