@@ -2,7 +2,7 @@
 
     python -m benchmarks.auto_grid
 
-Writes `results/auto-grid.json`: for each problem the bound found, the best bound on the grid, and
+Writes `results/auto_grid.json`: for each problem the bound found, the best bound on the grid, and
 their ratio. The target is a ratio of at most 1.05 on every problem.
 """
 

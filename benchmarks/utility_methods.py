@@ -38,7 +38,7 @@ METHODS = (BLINDSTEP, GRADIENTS, TUNED, AGGREGATED, ONE_DIRECTION, FIRST_ORDER, 
 ZEROTH_ORDER = (BLINDSTEP, TUNED, AGGREGATED, ONE_DIRECTION)
 # What every tuned method chooses from.
 SETTINGS = 12
-# Here a run takes half a minute and all methods end within a point of one another: nothing is tuned.
+# Here a run takes half a minute, and methods end within about a point of one another: nothing is tuned.
 UNTUNED = ("bank network",)
 # A run is looked at in so many places at most.
 _PLACES = 16
