@@ -6,8 +6,9 @@ no epsilon counts*: they are unfair references. All private methods promise the 
 record, the same epsilon and delta. All are held to the same number of evaluations of a record
 (`most_evaluations`).
 
-Spans were set around what earlier grids chose by validation. Lengths are sums, so that they do not
-depend on the number of steps: a baseline's rates fall linearly to 0 and add up to half of `length`.
+Spans were set by validation, by hand, and not equally often for all (docs/benchmarks.md). Lengths are
+sums, so that they do not depend on the number of steps: a baseline's rates fall linearly to 0 and add
+up to half of `length`.
 """
 
 from __future__ import annotations
