@@ -88,20 +88,18 @@ class Contest:
 
 
 @dataclass(frozen=True)
-class Explicit:
-    """A plan in units of the parameters: what `bs.plan` is told.
+class Turned:
+    """The plan that blindstep makes by itself, with three of its numbers turned.
 
     Attributes:
-        passes: full batches, one frame of directions each.
-        directions: in each step; 0 for gradients.
-        reach: the longest step.
-        clip: of a record's vector.
+        reach: the longest step, in multiples of what it would be.
+        clip: of a record's vector, likewise.
+        steps: how many of the steps are made.
     """
 
-    passes: int
-    directions: int
     reach: float
     clip: float
+    steps: float
 
 
 def most_evaluations(records: int) -> int:
@@ -121,13 +119,9 @@ def _flat(problem: Problem) -> bool:
 # What each may choose from.
 
 
-def explicit_settings(problem: Problem, most: int) -> list[Explicit]:
-    """As many directions as the evaluations allow for each number of passes."""
-    lengths, clips = ((30, 80), (0.5, 1.5)) if _network(problem) else ((8, 24), (1.0, 3.0))
-    return [
-        Explicit(passes, min(problem.dim, most // (2 * passes)), length / passes, clip)
-        for passes, length, clip in itertools.product((160, 64, 24), lengths, clips)
-    ]
+def turned_settings() -> list[Turned]:
+    """Around the plan that is made without tuning, which is one of them."""
+    return [Turned(*each) for each in itertools.product((0.5, 1.0, 2.0), (1.0, 2.5), (1.0, 0.4))]
 
 
 def aggregated_settings(problem: Problem, most: int) -> list[Setting]:
@@ -169,30 +163,29 @@ def free_settings() -> list[Setting]:
 # How each is run.
 
 
-def explicit_plan(
-    problem: Problem, records: int, privacy: bs.Privacy, setting: Explicit
+def turned_plan(
+    problem: Problem, records: int, privacy: bs.Privacy, setting: Turned, most: int, estimate: str
 ) -> bs.Plan:
-    """The plan of a setting: the naive oracle with full batches, in rounds of eight steps."""
-    horizon, bounds = 8, bs.Clip(setting.clip)
-    given: dict[str, Any] = {"estimate": "gradient"}
-    smoothing = 0.0
-    if setting.directions:
-        smoothing = 0.3 if _flat(problem) else 0.01
-        bounds = bounds & bs.Range(0, 1) if _flat(problem) else bounds
-        given = {"directions": setting.directions, "smoothing": smoothing}
-    return bs.plan(
-        records=records,
-        dim=problem.dim,
-        privacy=privacy,
-        preset="tight",
-        oracle="naive",
-        radius=smoothing + horizon * setting.reach,
-        bounds=bounds,
-        horizon=horizon,
-        passes=setting.passes,
-        first_batch=records,
-        reach=setting.reach,
-        **given,
+    """The plan of a setting."""
+    given: dict[str, Any] = {
+        "records": records,
+        "dim": problem.dim,
+        "leaves": ParameterSpace.of(problem.start(0)).sizes,
+        "privacy": privacy,
+        "evaluations": most * records,
+        "estimate": estimate,
+    }
+    plan = bs.plan(**given)
+    if setting.steps < 1:
+        passes = plan.schedule.releases * plan.first_batch / records
+        plan = bs.plan(**given, passes=max(1, round(setting.steps * passes)))
+    clip = setting.clip * plan.bounds.first_clip
+    reach = setting.reach * plan.reach
+    return dataclasses.replace(
+        plan,
+        reach=reach,
+        radius=plan.smoothing + plan.horizon * reach,
+        bounds=bs.Clip(clip),
     )
 
 
@@ -254,23 +247,23 @@ def contest(problem: Problem) -> Contest:
 
         return run
 
-    def planned(of: Problem) -> Run:
+    def planned(of: Problem, estimate: str) -> Run:
         def run(records: Records, privacy: bs.Privacy | None, setting: Any, seed: int) -> Outcome:
             assert privacy is not None
-            plan = explicit_plan(problem, count_records(records), privacy, setting)
+            about = (problem, count_records(records), privacy, setting, most, estimate)
+            plan = turned_plan(*about)
             return outcome(bs.minimize(of.loss, of.start(seed), records, plan=plan))
 
         return run
 
-    explicit = explicit_settings(problem, most)
-    exact = [dataclasses.replace(setting, directions=0) for setting in explicit]
+    turned = turned_settings()
     entrants = {
         BLINDSTEP: entrant([None], untuned(problem)),
         GRADIENTS: entrant([None], untuned(differentiable, estimate="gradient")),
-        TUNED: entrant(explicit, planned(problem)),
+        TUNED: entrant(turned, planned(problem, "values")),
         AGGREGATED: entrant(aggregated_settings(problem, most), baseline(problem)),
         ONE_DIRECTION: entrant(one_direction_settings(problem, most), baseline(problem)),
-        FIRST_ORDER: entrant(exact, planned(differentiable)),
+        FIRST_ORDER: entrant(turned, planned(differentiable, "gradient")),
         FREE: entrant(free_settings(), baseline(differentiable), private=False),
     }
     if problem.name in UNTUNED:

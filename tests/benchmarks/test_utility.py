@@ -157,14 +157,17 @@ def test_blindstep_stays_below_the_most_evaluations():
 def test_first_order_has_the_plans_of_values():
     entrants = utility_methods.contest(small()).entrants
     values, exact = (entrants[n].settings for n in ("blindstep, tuned", "first order, tuned"))
-    kept = [[(s.passes, s.reach, s.clip) for s in each] for each in (values, exact)]
-    assert kept[0] == kept[1]
+    assert values == exact
+    budget = bs.Privacy(rho=1.0)
     plans = [
-        utility_methods.explicit_plan(small(), 1_000, bs.Privacy(rho=1.0), each[0])
-        for each in (values, exact)
+        utility_methods.turned_plan(small(), 1_000, budget, turned, 1_000, estimate)
+        for turned in (utility_methods.Turned(1.0, 1.0, 1.0), utility_methods.Turned(2.0, 2.5, 0.4))
+        for estimate in ("values", "gradient")
     ]
-    assert [plan.estimate for plan in plans] == ["values", "gradient"]
-    assert plans[0].passes == plans[1].passes == values[0].passes
+    assert [plan.estimate for plan in plans] == ["values", "gradient"] * 2
+    for own, turned in zip(plans[:2], plans[2:], strict=True):
+        assert turned.bounds.first_clip == 2.5 * own.bounds.first_clip
+        assert turned.passes == round(0.4 * own.passes)
 
 
 def test_places_of_a_path_are_equally_far_apart_and_end_at_its_end():
