@@ -136,7 +136,11 @@ def test_every_tuned_method_has_as_many_settings_and_the_same_most_evaluations(m
             assert len(set(entrant.settings)) == len(entrant.settings), name
     assert set(METHODS) - set(given.entrants) == set()
     assert set(METHODS) - set(asked.entrants) == {"blindstep, gradients", "DP-AggZO"}
-    for name in ("DP-AggZO", "DPZero", "blindstep, tuned"):
+    privacy = bs.Privacy(rho=1.0)
+    for turned in given.entrants["blindstep, tuned"].settings:
+        about = (make(), RECORDS, privacy, turned, given.evaluations, "values")
+        assert utility_methods.turned_plan(*about).evaluations <= given.evaluations * RECORDS
+    for name in ("DP-AggZO", "DPZero"):
         made = [2 * s.directions * s.passes for s in given.entrants[name].settings]
         assert max(made) <= given.evaluations, name
         assert len({s.passes for s in given.entrants[name].settings}) > 1, name
