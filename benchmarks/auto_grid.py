@@ -2,7 +2,7 @@
 
     python -m benchmarks.auto_grid
 
-Writes `results/auto-grid.json`: for each problem the bound found, the best bound on the grid, and
+Writes `results/auto_grid.json`: for each problem the bound found, the best bound on the grid, and
 their ratio. The target is a ratio of at most 1.05 on every problem.
 """
 
@@ -21,7 +21,7 @@ import blindstep as bs
 from blindstep.optimize import tight
 from blindstep.optimize.choices import Choices
 
-RESULTS = Path(__file__).parent / "results" / "auto-grid.json"
+RESULTS = Path(__file__).parent / "results" / "auto_grid.json"
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,8 @@ def main() -> None:
         )
     worst = max(row["ratio"] for row in rows)
     wins = sum(row["oracle"] == "variance-reduced" for row in rows)
-    RESULTS.write_text(
-        json.dumps({"worst_ratio": worst, "variance_reduced": wins, "rows": rows}, indent=1)
-    )
+    found = {"version": bs.__version__, "worst_ratio": worst, "variance_reduced": wins}
+    RESULTS.write_text(json.dumps({**found, "rows": rows}, indent=1) + "\n")
     print(
         f"worst ratio to the best fixed choice: {worst:.4f}; variance-reduced chosen {wins} times"
     )

@@ -5,10 +5,10 @@ Every step each of b records gives its differences along K random directions, sc
     c_k = (f(w + h u_k) - f(w - h u_k)) / 2h,      y = (1/b) sum_i clip_C(c_i) + N(0, sigma^2 I_K)
     w <- w - rate (1/K) sum_k y_k d u_k,           sigma = 2 C sqrt(P) / (b mu)
 
-with u_k = signs / sqrt(d). In so many dimensions signs and Gaussian draws are alike. The records take
-turns in fixed parts, so that each is in exactly P steps, and all steps are exactly mu-Gaussian-DP. There
-is one part, of all records, unless that leaves fewer than 16 steps. Their published code draws noise
-from seeds that it publishes; here it comes from the operating system.
+with u_k = signs / sqrt(d). In so many dimensions signs and Gaussian draws are alike. Records take turns
+in fixed parts, so that each is in exactly P steps, and all steps are exactly mu-Gaussian-DP. There is
+one part, of all records, unless that leaves fewer than 16 steps. Their published code draws noise from
+seeds that it publishes; here it comes from the operating system.
 
 Evaluations go through blindstep's own evaluator, so that a forward pass costs all methods the same.
 """

@@ -14,10 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-import blindstep as bs
 from benchmarks import data
 from benchmarks.data import Records, Split
-from benchmarks.synthetic import Valleys
 
 Loss = Callable[[PyTree, PyTree], Float[Array, ""]]
 
@@ -31,27 +29,17 @@ class Problem:
 
     Attributes:
         name: what it is called on the command line and in results.
-        metric: what `score` is.
-        higher_is_better: whether a larger score is a better one.
         loss: of parameters and one record.
-        reference_loss: what the reference without privacy follows the gradient of: the loss itself,
-            or a surrogate where it has no gradient.
-        bounds: what blindstep's own presets enforce on each record.
-        lipschitz: L where it is known; None otherwise.
-        gap: a bound on F(start) - inf F where it is known; None otherwise.
+        reference_loss: what first order follows the gradient of: the loss itself, or a surrogate where
+            it has no gradient.
         start: initial parameters from a seed: public, independent of the data.
-        score: judges parameters on (public) records.
+        score: points of parameters on (public) records, higher is better.
         split: the data.
     """
 
     name: str
-    metric: str
-    higher_is_better: bool
     loss: Loss
     reference_loss: Loss
-    bounds: bs.Bounds
-    lipschitz: float | None
-    gap: float | None
     start: Callable[[int], PyTree]
     score: Callable[[PyTree, Records], float]
     split: Split
@@ -61,12 +49,8 @@ class Problem:
         """Number of parameters."""
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.start(0)))
 
-    def better(self, first: float, second: float) -> bool:
-        """Whether the first score is strictly better."""
-        return first > second if self.higher_is_better else first < second
 
-
-# (b) Digits: a small ReLU network. d = 40 x 16 + 16 + 16 x 10 + 10 = 826.
+# Digits: a small ReLU network. d = 40 x 16 + 16 + 16 x 10 + 10 = 826.
 
 
 def network_start(seed: int, inputs: int = 40) -> PyTree:
@@ -91,10 +75,10 @@ def network_scores(
 
 
 def cross_entropy(params: PyTree, record: PyTree) -> Float[Array, ""]:
-    """log sum exp(scores) - score of the label."""
+    """log sum exp(scores) - score of the label, for as many classes as the network has."""
     scores = network_scores(params, record["features"])
     # A product with a one-hot vector, because a lookup by label is slow under vmap on a CPU.
-    label = jax.nn.one_hot(record["label"], CLASSES, dtype=scores.dtype)
+    label = jax.nn.one_hot(record["label"], scores.shape[-1], dtype=scores.dtype)
     return jax.nn.logsumexp(scores) - scores @ label
 
 
@@ -105,29 +89,24 @@ def _network_accuracy(
     return jnp.mean(jnp.argmax(network_scores(params, features), axis=-1) == label)
 
 
-def network_accuracy(params: PyTree, records: Records) -> float:
-    """Share of digits classified correctly."""
-    return float(_network_accuracy(params, records["features"], records["label"]))
+def network_points(params: PyTree, records: Records) -> float:
+    """100 times the share that the network classifies correctly."""
+    return 100.0 * float(_network_accuracy(params, records["features"], records["label"]))
 
 
 def digits() -> Problem:
     """4,000 MNIST digits, 40 principal components, ReLU network with 826 parameters."""
     return Problem(
         name="digits",
-        metric="accuracy",
-        higher_is_better=True,
         loss=cross_entropy,
         reference_loss=cross_entropy,
-        bounds=bs.Lipschitz(4.0),
-        lipschitz=None,
-        gap=None,
         start=network_start,
-        score=network_accuracy,
+        score=network_points,
         split=data.digits(),
     )
 
 
-# (c) The peers' support vector machine with a capped l1 penalty: nonsmooth and nonconvex.
+# The peers' support vector machine with a capped l1 penalty: nonsmooth and nonconvex.
 
 
 def zeros(dim: int) -> Callable[[int], PyTree]:
@@ -146,33 +125,25 @@ def capped_svm(params: Float[Array, " dim"], record: PyTree) -> Float[Array, ""]
     return jnp.maximum(0.0, 1.0 - margin(params, record)) + penalty
 
 
-def linear_error(params: Float[Array, " dim"], records: Records) -> float:
-    """Share of records on the wrong side; a margin of exactly 0 is read as class 0."""
+def linear_points(params: Float[Array, " dim"], records: Records) -> float:
+    """100 times the share on the right side; a margin of exactly 0 is read as class 0."""
     guess = np.asarray(records["features"], np.float64) @ np.asarray(params, np.float64) > 0
-    return float(np.mean(guess != (records["label"] == 1)))
+    return 100.0 * float(np.mean(guess == (records["label"] == 1)))
 
 
 def a9a(folder: Path | None = None) -> Problem:
-    """Capped-l1 support vector machine on a9a, d = 123.
-
-    A record has at most 14 features, all 1, so L <= sqrt(14) + 1e-5 sqrt(123); and F(0) = 1.
-    """
+    """Capped-l1 support vector machine on a9a, d = 123."""
     return Problem(
         name="a9a",
-        metric="test error",
-        higher_is_better=False,
         loss=capped_svm,
         reference_loss=capped_svm,
-        bounds=bs.Lipschitz(3.75),
-        lipschitz=3.75,
-        gap=1.0,
         start=zeros(123),
-        score=linear_error,
+        score=linear_points,
         split=data.a9a(folder),
     )
 
 
-# (d) The 0/1 loss itself: no gradient anywhere.
+# The 0/1 loss itself: no gradient anywhere.
 
 
 def centred(records: Records, centre: Float[np.ndarray, " features"]) -> Records:
@@ -193,60 +164,20 @@ def zero_one(folder: Path | None = None) -> Problem:
 
     Features are centred at the training means: without that, "always class 0" is a plateau that few
     runs leave, with or without privacy. The means count as public preprocessing, as the digits'
-    principal axes do. The reference without privacy is trained on the hinge instead.
+    principal axes do. First order is trained on the hinge instead.
     """
     split = data.a9a(folder)
     centre = split.train["features"].mean(axis=0)
     return Problem(
-        name="zero-one",
-        metric="test error",
-        higher_is_better=False,
+        name="a9a 0/1",
         loss=zero_one_loss,
         reference_loss=capped_svm,
-        bounds=bs.Range(0.0, 1.0),
-        lipschitz=None,
-        gap=1.0,
         start=zeros(124),
-        score=linear_error,
+        score=linear_points,
         split=Split(
             fit=centred(split.fit, centre),
             validation=centred(split.validation, centre),
             train=centred(split.train, centre),
             test=centred(split.test, centre),
-        ),
-    )
-
-
-# (a) The synthetic problem; records are drawn, so there are as many as wanted.
-
-
-def synthetic(dim: int, records: int, radius: float = 0.1, seed: int = 0) -> Problem:
-    """`Valleys` in dimension `dim`; the score is the (upper bound of the) Goldstein norm at `radius`.
-
-    The score looks at the population's known gradient, not at records: validation and test records
-    are not used and there is one of each. Fit and train are independent draws.
-    """
-    valleys = Valleys(dim)
-    drawn = {"z": valleys.records(records, 2 * seed)}
-
-    def loss(params: Float[Array, " dim"], record: PyTree) -> Float[Array, ""]:
-        return valleys.loss(params, record["z"])
-
-    return Problem(
-        name="synthetic",
-        metric="Goldstein norm",
-        higher_is_better=False,
-        loss=loss,
-        reference_loss=loss,
-        bounds=bs.Lipschitz(1.0),
-        lipschitz=1.0,
-        gap=valleys.gap,
-        start=lambda _: valleys.start().astype(np.float32),
-        score=lambda params, _: valleys.goldstein(np.asarray(params), radius).upper,
-        split=Split(
-            fit={"z": valleys.records(records, 2 * seed + 1)},
-            validation={"z": drawn["z"][:1]},
-            train=drawn,
-            test={"z": drawn["z"][:1]},
         ),
     )

@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
+import blindstep as bs
 from benchmarks import speed_peers, speed_problems, speed_programs
 from benchmarks.speed_problems import Problem
 from blindstep.private.tables import chacha
@@ -267,8 +268,9 @@ def main() -> None:
         "backend": jax.default_backend(),
         "device": jax.devices()[0].device_kind,
     }
+    found = {"version": bs.__version__, "machine": machine, "results": results}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

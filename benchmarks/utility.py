@@ -1,252 +1,364 @@
-"""Utility at equal exact privacy: every method of the registry on one problem.
+"""Utility at equal exact privacy: blindstep with nothing tuned, beside methods that were.
 
-    python -m benchmarks.utility digits --epsilon 4.38 --seeds 3
-    python -m benchmarks.utility a9a --epsilon 1 --a9a ../shared/data
-    python -m benchmarks.utility zero-one --epsilon 1
-    python -m benchmarks.utility synthetic --dim 10 --records 1000 10000 100000
+    python -m benchmarks.utility
+    python -m benchmarks.utility --only spam digits --epsilon 1 --method blindstep DPZero
+    python -m benchmarks.utility --units
+    python -m benchmarks.utility --show
 
-Each method chooses its setting on the validation split, then trains on the whole training part with
-`--seeds` seeds and is scored on the test part, once. *The privacy of that choice is not accounted for*:
-the epsilon is that of one run, and on private records each setting tried would spend its own. Writes a
-JSON file and a plot into `benchmarks/results/` and prints a table. With `--methods`, rows of other
-methods are kept from that file if they were made at the same privacy with as many seeds. `--quick`
-takes each method's default setting and chooses nothing; its files say so.
+Eight problems (`utility_problems`, `utility_votes`), epsilon 1 and 0.1, five seeds. "blindstep" is
+`minimize` with a budget and nothing else, "blindstep, gradients" the same on gradients. Each other
+method (`utility_methods`) has the same number of settings: every one is tried once on the validation
+split, the best three twice more, and the best mean is taken. *The privacy of that choice is not
+accounted for*: the epsilon is that of one run, and on private records each setting tried would spend
+its own. The chosen setting is then trained on the whole training part and scored on the test part,
+once.
+
+At epsilon 1 a row of a method that sees values alone also has its path: five runs on the fit part, each
+looked at in at most 16 equally spaced places, scored on validation records. From these follows how many
+evaluations of a record it took to come within two points of "no privacy" (`reached`).
+
+A row is one method on one problem at one epsilon. Two processes, one core each, make what is missing,
+what takes longest first; each row is written to `benchmarks/results/utility.json` as soon as it is
+there, and a later run goes on from that file. A row of another version, or one that was chosen from
+other settings, is made again. `--units` makes the rows of blindstep in other units instead.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import dataclasses
+import functools
+import hashlib
+import itertools
 import json
 import math
+import multiprocessing
+import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 import blindstep as bs
-from benchmarks import plots, problems
-from benchmarks.baselines import Outcome
-from benchmarks.methods import METHODS, Method
-from benchmarks.problems import Problem
-from blindstep.drivers.pytrees import ParameterSpace
-from blindstep.errors import InvalidArgument
+from benchmarks import utility_methods, utility_votes
+from benchmarks import utility_problems as problems
+from benchmarks.utility_methods import BLINDSTEP, FREE, METHODS, ZEROTH_ORDER, Contest, Entrant
+from benchmarks.utility_problems import UNITS
 
 RESULTS = Path(__file__).resolve().parent / "results"
-TUNING_SEED = 1000
-_EPSILON = {"digits": 4.38, "a9a": 1.0, "zero-one": 1.0, "synthetic": 4.3772}
-_CURVE_POINTS = 20
+FILE = "utility.json"
+PROBLEMS = (*problems.NAMES, utility_votes.NAME)
+EPSILONS = (1.0, 0.1)
+SEEDS, TUNING_SEED = 5, 1000
+FINALISTS, MORE_TRIALS = 3, 2
+# Where evaluations to within so many points are counted.
+PATH_EPSILON, WITHIN = 1.0, 2.0
+ORIGINAL = next(iter(UNITS))
+WORKERS = 2
+# Before a worker starts JAX: one core for each.
+ONE_CORE = {
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "OMP_NUM_THREADS": "1",
+}
+# Seconds of one run on one core, in the order of METHODS, with what it compiles: for the estimate and
+# the order of the work alone.
+_SECONDS = {
+    "a9a": (8, 9, 10, 3, 5, 6, 1),
+    "a9a 0/1": (8, 9, 10, 3, 5, 6, 1),
+    "digits": (6, 5, 9, 5, 5, 4, 1),
+    "bank": (5, 3, 8, 2, 3, 4, 1),
+    "bank network": (20, 33, 0, 0, 0, 0, 1),
+    "bank age": (5, 3, 8, 2, 3, 4, 1),
+    "spam": (2, 1, 4, 1, 1, 1, 1),
+    "votes": (5, 0, 4, 0, 3, 4, 4),
+}
+
+Row = dict[str, Any]
+Identity = tuple[str, str, float | None, str]
 
 
-def score(problem: Problem, params: Any, records: Any) -> float:
-    """The problem's score; parameters that are not finite score as those of the start."""
-    finite = all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(params))
-    return problem.score(params if finite else problem.start(0), records)
+@functools.lru_cache(maxsize=8)  # the same loss is compiled once
+def contest_of(name: str, units: str) -> Contest | None:
+    """A problem in some units with all who compete; None where those units do not apply."""
+    chosen = UNITS[units]
+    if name == utility_votes.NAME:
+        applies = chosen.features == chosen.loss == 1.0
+        return utility_votes.contest(units=chosen) if applies else None
+    problem = problems.made(name)
+    return utility_methods.contest(
+        problem if units == ORIGINAL else problems.in_units(problem, chosen)
+    )
 
 
-def choose(
-    problem: Problem, method: Method, privacy: bs.Privacy, quick: bool
-) -> tuple[Any, float | None, int]:
-    """The setting with the best validation score (one run each), that score, and how many tried.
+# One row.
 
-    A setting that no plan can be made for (a horizon longer than the records) does not count.
+
+def choose(entrant: Entrant, privacy: bs.Privacy | None) -> tuple[Any, float | None]:
+    """The setting with the best validation score, and that score.
+
+    One trial of each; the best three get two more, so that luck with one draw of noise does not decide.
     """
-    settings = method.settings(problem)
-    if quick or len(settings) == 1:
-        return settings[0], None, 0
-    best, best_score, tried = None, math.nan, 0
-    for setting in settings:
-        try:
-            outcome = method.run(problem, problem.split.fit, privacy, setting, TUNING_SEED)
-        except InvalidArgument:
-            continue
-        tried += 1
-        found = score(problem, outcome.params, problem.split.validation)
-        if best is None or problem.better(found, best_score):
-            best, best_score = setting, found
-    if best is None:
-        raise InvalidArgument(
-            f"none of the {len(settings)} settings can be run on {problem.name}: widen its grid."
-        )
-    return best, best_score, tried
+    if len(entrant.settings) == 1:
+        return entrant.settings[0], None
 
+    def trial(setting: Any, seed: int) -> float:
+        return entrant.points(setting, privacy, TUNING_SEED + seed, True)
 
-def curve(problem: Problem, outcome: Outcome) -> dict[str, list[float]]:
-    """Test score along the run, at up to 20 points: share of the run, score."""
-    space = ParameterSpace.of(problem.start(0))
-    number = len(outcome.path)
-    points = np.unique(np.linspace(0, number - 1, min(number, _CURVE_POINTS)).astype(int))
-    found = [score(problem, space.unflatten(outcome.path[i]), problem.split.test) for i in points]
-    return {"progress": [float(i + 1) / number for i in points], "score": found}
-
-
-def compare(
-    problem: Problem, name: str, privacy: bs.Privacy, seeds: int, quick: bool
-) -> dict[str, Any]:
-    """One row: choose, train, score."""
-    method = METHODS[name]
-    began = time.perf_counter()
-    setting, validation, tried = choose(problem, method, privacy, quick)
-    chosen_after = time.perf_counter() - began
-    runs = [
-        method.run(problem, problem.split.train, privacy, setting, seed) for seed in range(seeds)
+    first = [(trial(setting, 0), setting) for setting in entrant.settings]
+    first.sort(key=lambda tried: -tried[0])
+    final = [
+        (float(np.mean([found, *(trial(s, 1 + k) for k in range(MORE_TRIALS))])), s)
+        for found, s in first[:FINALISTS]
     ]
-    scores = [score(problem, run.params, problem.split.test) for run in runs]
-    as_dict = setting if isinstance(setting, dict) else dataclasses.asdict(setting)
+    validation, setting = max(final, key=lambda tried: tried[0])
+    return setting, validation
+
+
+def made_row(wanted: Identity) -> Row:
+    """One row: choose, train, score. Epsilon None: without privacy."""
+    name, units, epsilon, method = wanted
+    given = contest_of(name, units)
+    assert given is not None
+    entrant, began = given.entrants[method], time.perf_counter()
+    privacy = None if epsilon is None else bs.Privacy(epsilon=epsilon, delta=given.delta)
+    setting, validation = choose(entrant, privacy)
+    chosen_after = time.perf_counter() - began
+    scores = [entrant.points(setting, privacy, seed, False) for seed in range(SEEDS)]
     return {
-        "method": name,
-        "description": method.description,
-        "relation": method.relation,
-        "records": len(jax.tree.leaves(problem.split.train)[0]),
-        "setting": {k: "inf" if v == math.inf else v for k, v in as_dict.items()},
-        "settings_tried": tried,
+        "problem": name,
+        "units": units,
+        "epsilon": epsilon,
+        "method": method,
+        "fingerprint": fingerprint(given, entrant),
+        "version": bs.__version__,
+        "delta": None if epsilon is None else given.delta,
+        "records": given.records,
+        "dim": given.dim,
+        "most_evaluations": given.evaluations,
+        "settings": len(entrant.settings),
+        "setting": _plain(setting),
         "validation": validation,
         "scores": scores,
         "mean": float(np.mean(scores)),
-        "spread": float(np.std(scores, ddof=1)) if seeds > 1 else None,
-        "noise_std": runs[0].noise_std,
-        "evaluations": runs[0].evaluations,
+        "spread": float(np.std(scores, ddof=1)),
+        "path": path_of(entrant, setting, privacy) if has_path(wanted) else None,
         "seconds_choosing": chosen_after,
-        "seconds_per_run": float(np.median([run.seconds for run in runs])),
-        "curve": curve(problem, runs[0]),
-        "jax": jax.__version__,
-        "device": f"{jax.devices()[0].platform}, {platform.machine()}",
+        "seconds": time.perf_counter() - began,
+        "device": f"jax {jax.__version__}, {jax.devices()[0].platform}, {platform.machine()}",
     }
 
 
-def table(report: dict[str, Any]) -> Table:
-    """The report as a table."""
-    title = (
-        f"{report['problem']}: {report['metric']} at epsilon {report['epsilon']:g}, "
-        f"delta {report['delta']:g}, {report['seeds']} seeds"
-        + (" (quick: nothing was chosen)" if report["quick"] else "")
+def has_path(wanted: Identity) -> bool:
+    """Whether a row tells how many evaluations it took."""
+    _, units, epsilon, method = wanted
+    return units == ORIGINAL and epsilon == PATH_EPSILON and method in ZEROTH_ORDER
+
+
+def path_of(entrant: Entrant, setting: Any, privacy: bs.Privacy | None) -> Row:
+    """Evaluations of a record at each place, and points there for each seed; the start is the first."""
+    paths = [entrant.path(setting, privacy, seed) for seed in range(SEEDS)]
+    return {"evaluations": paths[0][0], "points": [points for _, points in paths]}
+
+
+def _plain(setting: Any) -> Row | None:
+    if setting is None:
+        return None
+    values = dataclasses.asdict(setting)
+    return {name: "inf" if value == math.inf else value for name, value in values.items()}
+
+
+def fingerprint(given: Contest, entrant: Entrant) -> str:
+    """What a row was chosen from, and how: one that has another is made again."""
+    settings = [_plain(setting) for setting in entrant.settings]
+    how = [SEEDS, FINALISTS, MORE_TRIALS, given.delta, given.records, given.evaluations]
+    return hashlib.sha256(json.dumps([settings, how]).encode()).hexdigest()[:16]
+
+
+# The file.
+
+
+def read_rows(target: Path) -> list[Row]:
+    """The rows that were made so far."""
+    return json.loads(target.read_text())["rows"] if target.is_file() else []
+
+
+def identity(row: Row) -> Identity:
+    """What there is one row of."""
+    return row["problem"], row["units"], row["epsilon"], row["method"]
+
+
+def kept(target: Path) -> set[Identity]:
+    """Rows that need not be made again: of this version, and chosen from what is chosen from today."""
+    found = set()
+    for row in read_rows(target):
+        given = contest_of(row["problem"], row["units"])
+        entrant = given and given.entrants.get(row["method"])
+        if given is None or entrant is None or row["version"] != bs.__version__:
+            continue
+        if row["fingerprint"] == fingerprint(given, entrant):
+            found.add(identity(row))
+    return found
+
+
+def write_rows(target: Path, rows: list[Row]) -> None:
+    """Write all rows in their order; whoever reads sees a whole file."""
+    order = (PROBLEMS, tuple(UNITS), (*EPSILONS, None), METHODS)
+    rows = sorted(
+        rows,
+        key=lambda row: tuple(
+            known.index(part) if part in known else len(known)
+            for known, part in zip(order, identity(row), strict=True)
+        ),
     )
-    shown = Table(title=title)
-    for header in (
-        "method",
-        "relation",
-        "records",
-        report["metric"],
-        "setting",
-        "evaluations",
-        "s",
-    ):
-        shown.add_column(header)
-    for row in report["rows"]:
-        spread = "" if row["spread"] is None else f" ± {row['spread']:.4f}"
-        setting = ", ".join(f"{k} {v:.4g}" for k, v in _numbers(row["setting"]))
-        shown.add_row(
-            row["method"],
-            row["relation"],
-            f"{row['records']:,}",
-            f"{row['mean']:.4f}{spread}",
-            setting,
-            f"{row['evaluations']:.2g}",
-            f"{row['seconds_per_run']:.1f}",
-        )
-    return shown
+    for row in rows:
+        row["reached"] = reached(row, rows)
+    target.parent.mkdir(exist_ok=True)
+    fresh = target.with_suffix(".part")
+    lines = ",\n".join(json.dumps(row) for row in rows)  # a line for each row
+    head = json.dumps({"version": bs.__version__, "seeds": SEEDS})
+    fresh.write_text(f'{head[:-1]}, "rows": [\n{lines}\n]}}\n')
+    fresh.replace(target)
 
 
-def _numbers(setting: dict[str, Any]) -> list[tuple[str, float]]:
-    kept = [(k, v) for k, v in setting.items() if isinstance(v, int | float)]
-    return [(k, v) for k, v in kept if not isinstance(v, bool) and v != 0]
+def add_row(target: Path, row: Row) -> None:
+    """Put a row into the file, in place of an older one."""
+    others = [r for r in read_rows(target) if identity(r) != identity(row)]
+    write_rows(target, [*others, row])
 
 
-def problems_for(options: argparse.Namespace) -> list[Problem]:
-    """The problems of a command line: one, or one for each number of synthetic records."""
-    if options.problem == "synthetic":
-        return [problems.synthetic(options.dim, number) for number in options.records]
-    made: dict[str, Callable[[], Problem]] = {
-        "digits": problems.digits,
-        "a9a": lambda: problems.a9a(options.a9a),
-        "zero-one": lambda: problems.zero_one(options.a9a),
+# What rows say together.
+
+
+def reached(row: Row, rows: list[Row]) -> float | None:
+    """Evaluations of a record until a run was within two points of "no privacy", on validation.
+
+    The first place of the path that is, and of the seeds the median; None where most never are, or
+    where it is not known yet.
+    """
+    free = [r for r in rows if (r["problem"], r["method"]) == (row["problem"], FREE)]
+    if not row["path"] or not free:
+        return None
+    enough = free[0]["validation"] - WITHIN
+    made = row["path"]["evaluations"]
+    first = [
+        next((at for at, found in zip(made, points, strict=True) if found >= enough), math.inf)
+        for points in row["path"]["points"]
+    ]
+    median = float(np.median(first))
+    return median if median < math.inf else None
+
+
+def closest(row: Row, rows: list[Row]) -> float:
+    """How many points a path stayed away from "no privacy" on validation, the median of the seeds."""
+    free = next(r for r in rows if (r["problem"], r["method"]) == (row["problem"], FREE))
+    best = [max(points) for points in row["path"]["points"]]
+    return free["validation"] - float(np.median(best))
+
+
+def unit_gaps(rows: list[Row], epsilon: float) -> dict[tuple[str, str], float]:
+    """blindstep in the original units minus in others, for each problem and system of units."""
+    means = {
+        (r["problem"], r["units"]): r["mean"]
+        for r in rows
+        if r["method"] == BLINDSTEP and r["epsilon"] == epsilon
     }
-    return [made[options.problem]()]
+    return {
+        (name, units): means[name, ORIGINAL] - mean
+        for (name, units), mean in means.items()
+        if units != ORIGINAL and (name, ORIGINAL) in means
+    }
+
+
+# The command.
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.utility", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("problem", choices=list(_EPSILON))
-    parser.add_argument("--epsilon", type=float, help="privacy budget; a default for each problem")
-    parser.add_argument("--delta", type=float, default=1e-5)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="only these rows")
-    parser.add_argument("--quick", action="store_true", help="choose nothing: default settings")
-    parser.add_argument("--a9a", type=Path, help="folder with a9a and a9a.t in LIBSVM form")
-    parser.add_argument("--dim", type=int, default=10, help="of the synthetic problem")
-    parser.add_argument("--records", type=int, nargs="+", default=[1000, 10_000, 100_000])
-    options = parser.parse_args(arguments)
-    options.epsilon = options.epsilon or _EPSILON[options.problem]
-    return options
+    parser.add_argument("--only", nargs="+", choices=PROBLEMS, default=PROBLEMS, metavar="PROBLEM")
+    parser.add_argument("--epsilon", nargs="+", type=float, default=EPSILONS)
+    parser.add_argument("--method", nargs="+", choices=METHODS, default=METHODS, metavar="METHOD")
+    parser.add_argument("--units", action="store_true", help="blindstep in other units instead")
+    parser.add_argument("--redo", action="store_true", help="make rows again that are in the file")
+    parser.add_argument("--show", action="store_true", help="print the tables, run nothing")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="processes; 0: this one")
+    return parser.parse_args(arguments)
 
 
-def file_stem(options: argparse.Namespace) -> str:
-    """Name of the result files, without ending."""
-    dim = f"-d{options.dim}" if options.problem == "synthetic" else ""
-    quick = "-quick" if options.quick else ""
-    return f"{options.problem}{dim}-epsilon-{options.epsilon:g}{quick}"
+def wanted(options: argparse.Namespace) -> list[Identity]:
+    """Identities of the rows that a command line asks for, what takes longest first."""
+    asked: list[Identity] = []
+    systems = [name for name in UNITS if (name != ORIGINAL) == options.units]
+    for name, units, method in itertools.product(options.only, systems, options.method):
+        given = contest_of(name, units)
+        if given is None or method not in given.entrants or (options.units and method != BLINDSTEP):
+            continue
+        budgets = options.epsilon if given.entrants[method].private else (None,)
+        asked += [(name, units, epsilon, method) for epsilon in budgets]
+    return sorted(asked, key=estimate, reverse=True)
 
 
-def kept_rows(target: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of the file that this run did not make, if they are comparable with those it made."""
-    if not target.is_file():
-        return []
-    before = json.loads(target.read_text())
-    same = ("problem", "metric", "dim", "epsilon", "delta", "seeds", "quick")
-    if any(before[name] != report[name] for name in same):
-        return []
-    made = {(row["method"], row["records"]) for row in report["rows"]}
-    return [
-        row
-        for row in before["rows"]
-        if (row["method"], row["records"]) not in made and row["method"] in METHODS
-    ]
+def estimate(row: Identity) -> float:
+    """About how many seconds a row takes on one core."""
+    name, units, _, method = row
+    given = contest_of(name, units)
+    assert given is not None
+    settings = len(given.entrants[method].settings)
+    trials = settings + FINALISTS * MORE_TRIALS if settings > 1 else 0
+    runs = trials + SEEDS + (SEEDS if has_path(row) else 0)
+    return runs * _SECONDS[name][METHODS.index(method)]
+
+
+def in_processes(call: Callable[[Any], Any], given: Iterable[Any], workers: int) -> Iterator[Any]:
+    """The answers of a call as they come, from processes of one core each; 0: from this one."""
+    if not workers:
+        yield from map(call, given)
+        return
+    os.environ.update(ONE_CORE)
+    context = multiprocessing.get_context("spawn")
+    cores = context.SimpleQueue()
+    for core in itertools.islice(itertools.cycle(sorted(os.sched_getaffinity(0))), workers):
+        cores.put(core)
+    with concurrent.futures.ProcessPoolExecutor(workers, context, _take_a_core, (cores,)) as pool:
+        try:
+            for done in concurrent.futures.as_completed(
+                [pool.submit(call, each) for each in given]
+            ):
+                yield done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _take_a_core(cores: Any) -> None:
+    os.sched_setaffinity(0, {cores.get()})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, print and write."""
-    console = Console(width=180)
+    """Run what is missing, then print all that is there."""
     options = parse(arguments)
-    # Methods are compared at one rho, on public data; delta is where its epsilon is quoted.
-    asked = bs.Privacy(epsilon=options.epsilon, delta=options.delta)
-    privacy = bs.Privacy(rho=asked.rho, delta=options.delta)
-    given = problems_for(options)
-    rows = []
-    for problem in given:
-        for name in options.methods or list(METHODS):
-            if not METHODS[name].settings(problem):
-                continue
-            row = compare(problem, name, privacy, options.seeds, options.quick)
-            console.print(f"{name}: {row['mean']:.4f} ({row['records']:,} records)")
-            rows.append(row)
-    target = RESULTS / (file_stem(options) + ".json")
-    report = {
-        "problem": given[0].name,
-        "metric": given[0].metric,
-        "higher_is_better": given[0].higher_is_better,
-        "dim": given[0].dim,
-        "epsilon": asked.epsilon,
-        "delta": privacy.delta,
-        "mu": privacy.rho,
-        "seeds": options.seeds,
-        "quick": options.quick,
-        "rows": rows,
-    }
-    report["rows"] += kept_rows(target, report)
-    report["rows"].sort(key=lambda row: (row["records"], list(METHODS).index(row["method"])))
-    console.print(table(report))
-    RESULTS.mkdir(exist_ok=True)
-    target.write_text(json.dumps(report, indent=1) + "\n")
-    plots.utility(report, target.with_suffix(".svg"))
-    console.print(f"written: {target} and {target.with_suffix('.svg').name}")
+    target = RESULTS / FILE
+    if not options.show:
+        there = set() if options.redo else kept(target)
+        asked = [row for row in wanted(options) if row not in there]
+        seconds = sum(map(estimate, asked)) / max(1, options.workers)
+        print(f"{len(asked)} rows to make, about {seconds / 60:.0f} minutes", flush=True)
+        for row in in_processes(made_row, asked, options.workers):
+            add_row(target, row)
+            budget = "" if row["epsilon"] is None else f"epsilon {row['epsilon']:g}, "
+            print(
+                f"{row['problem']}, {row['units']}, {budget}{row['method']}: {row['mean']:.2f} ± "
+                f"{row['spread']:.2f} ({row['seconds']:.0f} s)",
+                flush=True,
+            )
+    from benchmarks import summary  # which reads what this module writes
+
+    print(summary.printed(read_rows(target)))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the table below 
     from blindstep.optimize.planner import plan
     from blindstep.private.statement import Privacy, Statement
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Where each name lives. It is imported when it is first asked for (PEP 562): JAX takes a second to
 # import, and whoever asks for help or catches an error need not wait for it.

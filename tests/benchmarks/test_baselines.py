@@ -13,16 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks import baselines, calibration, problems
+from benchmarks import baselines, problems
 from benchmarks.baselines import Setting
-from benchmarks.calibration import ADD_REMOVE, REPLACE
 from benchmarks.data import Split, read_libsvm
-from benchmarks.synthetic import Valleys, shortest
 from scipy import stats
 
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.errors import InvalidArgument
-from blindstep.estimate.bounds import Range
 from blindstep.private import accounting
 from blindstep.private.statement import Privacy
 
@@ -38,39 +35,27 @@ def linear(params, record):
 
 
 def problem_of(loss, dim: int, records: dict[str, np.ndarray]) -> problems.Problem:
-    return problems.Problem(
-        name="test",
-        metric="none",
-        higher_is_better=True,
-        loss=loss,
-        reference_loss=loss,
-        bounds=Range(0.0, 1.0),
-        lipschitz=None,
-        gap=None,
-        start=lambda seed: np.zeros(dim),
-        score=lambda params, records: 0.0,
-        split=Split(records, records, records, records),
-    )
+    split = Split(records, records, records, records)
+    return problems.Problem("test", loss, loss, lambda _: np.zeros(dim), lambda *_: 0.0, split)
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _total(rows, weights, directions: int):
+@functools.partial(jax.jit, static_argnums=1)
+def _total(rows, directions: int):
     drawn = None
     if directions:
         drawn = baselines.directions_for(jax.random.key(3), directions, DIM, jnp.float64)
     space = ParameterSpace.of(np.zeros(DIM))
     values = baselines.contributions(linear, space, jnp.zeros(DIM), {"a": rows}, drawn, 0.1)
-    return baselines.clipped_sum(values, weights, CLIP)
+    return baselines.clipped_sum(values, CLIP)
 
 
-def total(rows: np.ndarray, directions: int, weights: np.ndarray | None = None) -> np.ndarray:
+def total(rows: np.ndarray, directions: int) -> np.ndarray:
     """What a step releases before noise, for a batch of linear losses."""
-    kept = np.ones(len(rows)) if weights is None else weights
-    return np.asarray(_total(jnp.asarray(rows), jnp.asarray(kept), directions))
+    return np.asarray(_total(jnp.asarray(rows), directions))
 
 
 class TestSensitivity:
-    """2 C if a record is replaced, C if one is added or removed: never exceeded, and reached."""
+    """2 C if a record is replaced: never exceeded, and reached."""
 
     @pytest.mark.parametrize("directions", KINDS.values(), ids=KINDS)
     def test_replacing_any_record_moves_the_sum_by_at_most_twice_the_clip(self, directions):
@@ -87,14 +72,6 @@ class TestSensitivity:
             worst = max(worst, float(moved))
         assert worst <= 2 * CLIP * (1 + 1e-9)
         assert worst >= 2 * CLIP * 0.99
-
-    @pytest.mark.parametrize("directions", KINDS.values(), ids=KINDS)
-    def test_leaving_a_record_out_moves_the_sum_by_the_clip(self, directions):
-        rows = np.random.default_rng(1).standard_normal((BATCH, DIM)) * 1e3
-        weights = np.ones(BATCH)
-        weights[2] = 0.0
-        moved = total(rows, directions) - total(rows, directions, weights)
-        assert np.linalg.norm(moved) == pytest.approx(CLIP, rel=1e-9)
 
     def test_short_contributions_are_not_clipped(self):
         rows = np.random.default_rng(2).standard_normal((BATCH, DIM)) * 1e-3
@@ -127,7 +104,7 @@ class TestEstimates:
             np.testing.assert_allclose(np.linalg.norm(drawn, axis=1), math.sqrt(DIM))
 
 
-def squared_noise(setting: Setting, privacy: Privacy, sampling: str = "disjoint") -> float:
+def squared_noise(setting: Setting, privacy: Privacy) -> float:
     """Sum of squared released noise / (expected variance), from a whole run on a constant loss.
 
     The contributions are 0, so parameters move by noise alone: x = -sum_t rate_t noise_t / batch.
@@ -135,7 +112,7 @@ def squared_noise(setting: Setting, privacy: Privacy, sampling: str = "disjoint"
     dim, number = 3000, 40
     records = {"a": np.zeros((number, 1))}
     problem = problem_of(lambda params, record: 0.0 * jnp.sum(params), dim, records)
-    outcome = baselines.run(problem, records, privacy, setting, 7, sampling)
+    outcome = baselines.run(problem, records, privacy, setting, 7)
     steps = setting.passes * setting.batches
     rates = setting.rate * (1 - np.arange(steps) / steps)
     return (
@@ -157,15 +134,6 @@ class TestNoise:
         # Power: the same draws would have shown noise x 0.9, or a factor 2 too much or too little.
         for factor in (0.9, 2.0, 0.5):
             assert not low < factor**2 * found / wanted**2 < high
-
-    @pytest.mark.parametrize("relation", [REPLACE, ADD_REMOVE])
-    def test_poisson_noise_in_a_run_is_the_calibrated_one(self, relation):
-        privacy, setting = Privacy(epsilon=2.0), Setting(2, 10, CLIP, 0.3)
-        found = squared_noise(setting, privacy, f"Poisson, {relation}")
-        wanted = calibration.poisson_noise(2.0, 1e-5, CLIP, 0.1, 20, relation)
-        low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], 3000)
-        assert low < found / wanted**2 < high
-        assert not low < 0.81 * found / wanted**2 < high
 
     @pytest.mark.parametrize("directions", [1, 5])
     def test_zeroth_order_noise_has_one_number_for_each_direction(self, directions):
@@ -195,7 +163,6 @@ class TestNoise:
             problem_of(linear, DIM, records), records, None, Setting(1, 1, math.inf, 1.0), 0
         )
         np.testing.assert_allclose(outcome.params, -records["a"].mean(axis=0), rtol=1e-6)
-        assert (outcome.noise_std, outcome.relation) == (0.0, "none")
 
     def test_noise_and_directions_come_from_different_keys(self):
         """A peer draws its noise from the generator that made its direction."""
@@ -215,123 +182,37 @@ class TestNoise:
 
 
 class TestCalibration:
-    """Sigma gives back exactly the budget, under the relation that is stated."""
+    """Sigma gives back exactly the budget."""
 
     @pytest.mark.parametrize("passes", [1, 7, 4000])
     def test_disjoint_noise_spends_mu_exactly(self, passes):
-        sigma = calibration.disjoint_noise(0.5, CLIP, passes)
+        sigma = baselines.disjoint_noise(0.5, CLIP, passes)
         spent = accounting.compose([2 * CLIP / sigma] * passes)
         assert spent == pytest.approx(0.5, rel=1e-9)
-
-    @pytest.mark.parametrize("relation", [REPLACE, ADD_REMOVE])
-    def test_poisson_with_every_record_is_the_gaussian_mechanism(self, relation):
-        """At q = 1 the two relations differ by exactly the factor 2 of the sensitivity."""
-        moved = 2 * CLIP if relation == REPLACE else CLIP
-        mu = accounting.mu_for_epsilon(1.5, 1e-5)
-        wanted = moved * math.sqrt(16) / mu
-        sigma = calibration.poisson_noise(1.5, 1e-5, CLIP, 1.0, 16, relation)
-        assert wanted * (1 - 1e-6) <= sigma <= wanted * 1.002
-
-    @pytest.mark.parametrize("relation", [REPLACE, ADD_REMOVE])
-    def test_poisson_epsilon_of_one_step_by_integration(self, relation):
-        """Hockey-stick divergence of the stated pair of mixtures, by brute force."""
-        q, z, epsilon = 0.2, 0.9, 1.0
-        grid = np.linspace(-12, 12, 400_001)
-        step = grid[1] - grid[0]
-
-        def density(shift: float) -> np.ndarray:
-            return (1 - q) * stats.norm.pdf(grid, 0, z) + q * stats.norm.pdf(grid, shift, z)
-
-        first, second = density(1.0), density(-1.0 if relation == REPLACE else 0.0)
-        pairs = [(first, second), (second, first)]
-        delta = max(np.sum(np.maximum(0, a - math.exp(epsilon) * b)) * step for a, b in pairs)
-        found = calibration.poisson_epsilon(z, delta, q, 1, relation)
-        assert found == pytest.approx(epsilon, abs=3e-3)
-
-    def test_replacing_needs_more_noise_than_adding_or_removing(self):
-        noises = [
-            calibration.poisson_noise(2.0, 1e-5, 1.0, 0.1, 50, r) for r in (REPLACE, ADD_REMOVE)
-        ]
-        assert noises[0] > 1.3 * noises[1]
-
-    def test_noise_that_is_not_a_number_is_refused(self):
-        with pytest.raises(InvalidArgument, match="multiplier"):
-            calibration.poisson_epsilon(math.nan, 1e-5, 0.1, 10, REPLACE)
 
 
 class TestBatches:
     """Participation: what the accounting assumes is what the schedule does."""
 
     def test_disjoint_batches_use_a_record_once_in_a_pass(self):
-        rows, weights = baselines.disjoint_rows(np.random.default_rng(0), 103, 3, 10)
+        rows = baselines.disjoint_rows(np.random.default_rng(0), 103, 3, 10)
         assert rows.shape == (3, 10, 10)
-        assert np.all(weights == 1)
         for one_pass in rows.reshape(3, -1):
             assert len(np.unique(one_pass)) == one_pass.size
 
-    def test_poisson_batches_take_each_record_independently(self):
-        number, batches = 50, 5
-        rows, weights = baselines.poisson_rows(np.random.default_rng(0), number, 2000, batches)
-        flat, kept = rows.reshape(-1, rows.shape[-1]), weights.reshape(-1, rows.shape[-1]) == 1
-        assert all(len(np.unique(r[k])) == k.sum() for r, k in zip(flat, kept, strict=True))
-        steps, sizes = len(flat), kept.sum(axis=1)
-        taken = np.bincount(flat[kept], minlength=number)
-        # Size: binomial, not fixed. Record: taken in a fifth of the steps. Five deviations.
-        assert np.all(np.abs(taken - steps / 5) < 5.5 * math.sqrt(steps * 0.2 * 0.8))
-        assert np.var(sizes) == pytest.approx(number * 0.2 * 0.8, rel=0.1)
-
-
-class TestValleys:
-    """The synthetic problem is what its docstring says."""
-
-    @pytest.mark.parametrize("dim", [1, 2, 10, 25])
-    def test_value_and_gradient_are_the_mean_over_records(self, dim):
-        valleys = Valleys(dim)
-        records = jnp.asarray(valleys.records(40_000, 0))
-        point = valleys.start() * np.random.default_rng(0).uniform(0.5, 2.0, dim)
-        losses = jax.vmap(valleys.loss, (None, 0))(point, records)
-        error = 5 / math.sqrt(40_000)
-        assert valleys.value(point) == pytest.approx(float(losses.mean()), abs=error)
-        slopes = jax.vmap(jax.grad(valleys.loss), (None, 0))(point, records)
-        np.testing.assert_allclose(np.linalg.norm(slopes, axis=1), 1.0, rtol=1e-6)
-        np.testing.assert_allclose(valleys.gradient(point), slopes.mean(axis=0), atol=error)
-
-    def test_infimum_and_gap(self):
-        valleys = Valleys(10)
-        best = 2.5 * valleys.unit * np.where(np.arange(10) % 3 == 0, -1.0, 1.0)
-        assert valleys.value(best) == pytest.approx(valleys.infimum)
-        assert valleys.gap == pytest.approx(0.95)
-
-    def test_goldstein_norm_of_start_ridge_and_valley(self):
-        valleys = Valleys(100)
-        start = valleys.goldstein(valleys.start(), 0.1)
-        assert 0.95 < start.lower <= start.upper <= 1.0
-        for stationary in (np.zeros(100), np.full(100, 2.5 * valleys.unit)):
-            assert valleys.goldstein(stationary, 0.1).upper < 1e-9
-
-    def test_goldstein_norm_in_one_dimension_is_exact(self):
-        """A unit from the bottom: 0 once the ball reaches over it, the slope before."""
-        point = np.array([2.7])
-        assert Valleys(1).goldstein(point, 0.19).upper == pytest.approx(1.0)
-        assert Valleys(1).goldstein(point, 0.21).upper < 1e-9
-
-    def test_goldstein_norm_is_below_what_sampling_finds(self):
-        """Any sampled gradients of the ball span a smaller hull, so a norm that is no shorter."""
-        valleys, rng = Valleys(6), np.random.default_rng(0)
-        point = valleys.unit * (2.5 + 0.25 * rng.standard_normal(6))
-        moves = rng.standard_normal((3000, 6))
-        moves *= 0.1 * rng.random((3000, 1)) ** (1 / 6) / np.linalg.norm(moves, axis=1)[:, None]
-        sampled = np.unique([valleys.gradient(point + move) for move in moves], axis=0)
-        bracket = valleys.goldstein(point, 0.1)
-        assert bracket.lower <= bracket.upper <= np.linalg.norm(shortest(sampled)) + 1e-9
-        assert bracket.upper < 0.9 * np.linalg.norm(valleys.gradient(point))
-
-    def test_shortest_vector_meets_its_optimality_condition(self):
-        """v is the shortest of a hull when no vertex lies below it: <g, v> >= |v|^2 for all g."""
-        rows = np.random.default_rng(5).standard_normal((30, 12)) + 0.4
-        vector = shortest(rows)
-        assert np.linalg.norm(vector) > 0.1
-        assert np.all(rows @ vector >= vector @ vector - 1e-9)
+    def test_a_pass_in_batches_and_one_of_everybody_see_all_records(self):
+        """Full batches take everybody, in any order; evaluations add up."""
+        records = {"a": np.random.default_rng(0).standard_normal((20, DIM))}
+        problem = problem_of(linear, DIM, records)
+        # Rates fall from 1 to 1/2 in two batches of half the records each.
+        halves = baselines.disjoint_rows(np.random.default_rng([0, 1]), 20, 1, 2)[0]
+        means = [records["a"][half].mean(axis=0) for half in halves]
+        for batches, moved in ((1, records["a"].mean(axis=0)), (2, means[0] + 0.5 * means[1])):
+            outcome = baselines.run(problem, records, None, Setting(1, batches, math.inf, 1.0), 0)
+            np.testing.assert_allclose(outcome.path, -moved[None], rtol=1e-6)
+        setting = Setting(3, 1, CLIP, 1.0, 5, 0.1)
+        counted = baselines.run(problem, records, None, setting, 0).evaluations
+        np.testing.assert_array_equal(counted, [10, 20, 30])
 
 
 class TestProblems:
@@ -375,6 +256,6 @@ class TestProblems:
             setting = Setting(passes, 2, 3.0, 1.0 / passes, directions, 0.1)
             outcome = baselines.run(problem, records, Privacy(rho=1.0), setting, 0)
             assert np.all(np.asarray(outcome.params) < -0.1), directions
-            assert outcome.relation == REPLACE
             smaller = dataclasses.replace(setting, passes=1)
-            assert baselines.noise_for(Privacy(rho=1.0), smaller, "disjoint")[0] < outcome.noise_std
+            noises = [baselines.noise_for(Privacy(rho=1.0), each) for each in (smaller, setting)]
+            assert noises[0] < noises[1]

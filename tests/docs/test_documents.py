@@ -5,7 +5,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-from benchmarks import summary
 from typer.testing import CliRunner
 
 from blindstep.cli import app
@@ -76,10 +75,6 @@ def test_formulas_that_markdown_would_spoil_are_marked(path):
     text = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
     text = re.sub(r"`[^`]*`|\$[^$]*\$", "", text)
     assert not re.findall(r"<(?!img\b)[A-Za-z_|][^>]*>|\)_\S", text)
-
-
-def test_the_readme_table_is_that_of_the_results():
-    assert summary.table() in (ROOT / "README.md").read_text()
 
 
 def test_the_readme_is_a_front_page():

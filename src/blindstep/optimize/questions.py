@@ -13,7 +13,7 @@ shows the whole gradient.
   farther apart the questions are; the distance falls to a tenth as the run goes on.
 - reach: 0.13 sqrt(d) 16/T, falling to 0: all steps together are as long for any T.
 
-`python -m benchmarks.no_knobs --only votes` measures how good it is.
+`python -m benchmarks.utility --only votes` measures how good it is.
 """
 
 from __future__ import annotations

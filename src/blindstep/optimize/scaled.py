@@ -16,7 +16,7 @@ What is left to choose follows from the sizes and the budget:
 - gradients instead of directions: what all d directions would show, at the cost of 3 evaluations. All
   else is the same, looks included, so that two runs differ in their estimate alone.
 
-The reasons are in docs/decisions.md; `python -m benchmarks.no_knobs` measures how good it is.
+The reasons are in docs/decisions.md; `python -m benchmarks.utility` measures how good it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The problems of `benchmarks.no_knobs`: seven on public data; the votes are in `no_knobs_votes`.
+"""The problems of `benchmarks.utility`: seven on public data; the votes are in `utility_votes`.
 
 Features are scaled by constants that anybody can write down without looking at a record: category
 lists from the data sets' descriptions, round numbers for ages, balances and frequencies. The digits'
@@ -23,7 +23,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-import blindstep as bs
 from benchmarks import problems
 from benchmarks.data import Records, Split
 from benchmarks.problems import Loss, Problem
@@ -157,13 +156,6 @@ def absolute(params: Float[Array, " dim"], record: PyTree) -> Float[Array, ""]:
     return jnp.abs(record["features"] @ params - record["label"])
 
 
-def cross_entropy(params: PyTree, record: PyTree) -> Float[Array, ""]:
-    """log sum exp(scores) - score of the label, for as many classes as the network has."""
-    scores = problems.network_scores(params, record["features"])
-    label = jax.nn.one_hot(record["label"], scores.shape[-1], dtype=scores.dtype)
-    return jax.nn.logsumexp(scores) - scores @ label
-
-
 def network_start(inputs: int, classes: int) -> Callable[[int], PyTree]:
     """The digits' start, for other numbers of inputs and for at most 10 classes."""
 
@@ -176,16 +168,6 @@ def network_start(inputs: int, classes: int) -> Callable[[int], PyTree]:
         }
 
     return start
-
-
-def linear_points(params: Float[Array, " dim"], records: Records) -> float:
-    """100 times the share on the right side."""
-    return 100.0 * (1.0 - problems.linear_error(params, records))
-
-
-def network_points(params: PyTree, records: Records) -> float:
-    """100 times the share that the network classifies correctly."""
-    return 100.0 * problems.network_accuracy(params, records)
 
 
 def absolute_points(params: Float[Array, " dim"], records: Records) -> float:
@@ -206,39 +188,20 @@ def _problem(
     score: Callable[[Any, Records], float],
     split: Split,
 ) -> Problem:
-    return Problem(
-        name=name,
-        metric="points",
-        higher_is_better=True,
-        loss=loss,
-        reference_loss=loss,
-        bounds=bs.Clip(1.0),
-        lipschitz=None,
-        gap=None,
-        start=start,
-        score=score,
-        split=split,
-    )
-
-
-def _known(known: Problem, name: str, score: Callable[[Any, Records], float]) -> Problem:
-    """A problem of `benchmarks.problems`, scored in points."""
-    return dataclasses.replace(
-        known, name=name, metric="points", higher_is_better=True, score=score
-    )
+    return Problem(name, loss, loss, start, score, split)
 
 
 def _bank_logistic() -> Problem:
     features, label, _ = bank_table()
     start = problems.zeros(features.shape[1])
-    return _problem("bank", logistic, start, linear_points, split_table(features, label))
+    return _problem("bank", logistic, start, problems.linear_points, split_table(features, label))
 
 
 def _bank_network() -> Problem:
     features, label, _ = bank_table()
     start = network_start(features.shape[1], 2)
     split = split_table(features, label)
-    return _problem("bank network", cross_entropy, start, network_points, split)
+    return _problem("bank network", problems.cross_entropy, start, problems.network_points, split)
 
 
 def _bank_age() -> Problem:
@@ -252,13 +215,13 @@ def _bank_age() -> Problem:
 def _spam() -> Problem:
     features, label = spam_table()
     start = problems.zeros(features.shape[1])
-    return _problem("spam", logistic, start, linear_points, split_table(features, label))
+    return _problem("spam", logistic, start, problems.linear_points, split_table(features, label))
 
 
 _MAKERS: dict[str, Callable[[], Problem]] = {
-    "a9a": lambda: _known(problems.a9a(FOLDER), "a9a", linear_points),
-    "a9a 0/1": lambda: _known(problems.zero_one(FOLDER), "a9a 0/1", linear_points),
-    "digits": lambda: _known(problems.digits(), "digits", network_points),
+    "a9a": lambda: problems.a9a(FOLDER),
+    "a9a 0/1": lambda: problems.zero_one(FOLDER),
+    "digits": problems.digits,
     "bank": _bank_logistic,
     "bank network": _bank_network,
     "bank age": _bank_age,

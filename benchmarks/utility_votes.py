@@ -1,4 +1,4 @@
-"""The votes of `benchmarks.no_knobs`: 20 weights of a recommender, 200,000 people, two votes each.
+"""The votes of `benchmarks.utility`: 20 weights of a recommender, 200,000 people, two votes each.
 
 The people are those of the demo (`blindstep.insight.demo.votes`). A score is 100 times the satisfaction
 of 50,000 others. A trial asks a crowd of another taste than the runs that count.
@@ -16,26 +16,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 import blindstep as bs
-from benchmarks.baselines import clipped_sum
-from benchmarks.calibration import disjoint_noise
-from benchmarks.no_knobs_methods import (
-    BEFORE,
+from benchmarks.baselines import clipped_sum, disjoint_noise
+from benchmarks.utility_methods import (
     BLINDSTEP,
     FIRST_ORDER,
     FREE,
     ONE_DIRECTION,
+    TUNED,
     Contest,
     Entrant,
+    Path,
+    places,
 )
-from benchmarks.no_knobs_problems import Units
+from benchmarks.utility_problems import Units
 from blindstep.insight.demo import votes
 
 NAME = "votes"
@@ -89,17 +91,17 @@ def noisy_mean(
 ) -> Float[np.ndarray, " k"]:
     """(sum_i clip_C(v_i) + N(0, sigma^2 I)) / people, for one pass at mu; mu infinite is no noise."""
     people, width = values.shape
-    total = np.asarray(clipped_sum(jnp.asarray(values), jnp.ones(people), setting.clip))
+    total = np.asarray(clipped_sum(jnp.asarray(values), setting.clip))
     sigma = 0.0 if mu == math.inf else disjoint_noise(mu, setting.clip, passes=1)
     return (total + sigma * chance.standard_normal(width)) / people
 
 
 def descend(
     setting: VoteSetting, users: int, mu: float, crowd: votes.Crowd, seed: int
-) -> Float[np.ndarray, " dim"]:
-    """Weights after everybody was asked once, by policy gradient or, with smoothing, by DPZero."""
+) -> Float[np.ndarray, "batches dim"]:
+    """Weights after each batch, by policy gradient or, with smoothing, by DPZero."""
     chance = np.random.default_rng([seed, 2])
-    weights, size = votes.start(), users // setting.batches
+    weights, size, path = votes.start(), users // setting.batches, []
     for step in range(setting.batches):
         if setting.smoothing:
             direction = chance.standard_normal(len(weights))
@@ -113,47 +115,81 @@ def descend(
             values = policy_gradients(weights, crowd.taste, size, chance)
             gradient = noisy_mean(values, setting, mu, chance)
         weights = weights - setting.rate * (1.0 - step / setting.batches) * gradient
-    return weights
+        path.append(weights)
+    return np.stack(path)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """An explicit plan of blindstep, in units of the weights.
+
+    Attributes:
+        steps: everybody is in one of them.
+        smoothing: how far apart the two questions are.
+        length: of all steps together, at most.
+    """
+
+    steps: int
+    smoothing: float
+    length: float
+
+
+def explicit_settings() -> list[Asking]:
+    """Plans in rounds of eight steps."""
+    return [Asking(*each) for each in itertools.product((32, 96), (1.0, 3.0), (5.0, 10.0, 20.0))]
 
 
 def first_order_settings() -> list[VoteSetting]:
-    """30 settings."""
-    choices = itertools.product([100, 25, 400], [1.0, 3.0], [3.0, 0.3, 1.0, 10.0, 30.0])
+    """Few batches or many, two clips, three rates."""
+    choices = itertools.product((25, 100), (1.0, 3.0), (3.0, 10.0, 30.0))
     return [VoteSetting(batches, rate, clip) for batches, clip, rate in choices]
 
 
 def one_direction_settings() -> list[VoteSetting]:
-    """30 settings. A difference is -1, 0 or 1: it is clipped at what it can be."""
-    choices = itertools.product([200, 50, 800], [0.25, 0.1], [0.3, 0.03, 0.1, 1.0, 3.0])
+    """A difference is -1, 0 or 1: it is clipped at what it can be."""
+    choices = itertools.product((200, 800), (0.25, 1.0), (0.1, 0.5, 2.0))
     return [VoteSetting(batches, rate, 0.5 / h, h) for batches, h, rate in choices]
 
 
-def version_0_1(users: int, privacy: bs.Privacy) -> bs.Plan:
-    """The plan of version 0.1's demo. Its estimators take no votes: this one was set by hand."""
+def free_settings() -> list[VoteSetting]:
+    """The policy gradient without clip and noise."""
+    choices = itertools.product((25, 100, 400), (1.0, 3.0, 10.0, 30.0))
+    return [VoteSetting(batches, rate, math.inf) for batches, rate in choices]
+
+
+def explicit_plan(users: int, privacy: bs.Privacy, setting: Asking) -> bs.Plan:
+    """A direction of their own for each person, two votes along it."""
+    horizon, reach = 8, setting.length / setting.steps
     return bs.plan(
         records=users,
         dim=votes.WEIGHTS,
         privacy=privacy,
         preset="tight",
-        radius=3.0,
+        radius=setting.smoothing + horizon * reach,
         oracle="naive",
         bounds=bs.Range(0, 1),
         directions=1,
         sharing="record",
-        horizon=10,
-        first_batch=min(2_000, users // 100),
-        smoothing=1.0,
-        reach=0.2,
+        horizon=horizon,
+        first_batch=users // setting.steps,
+        smoothing=setting.smoothing,
+        reach=reach,
     )
 
 
-def ask_everybody(plan: bs.Plan, crowd: votes.Crowd, parameters: float = 1.0) -> np.ndarray:
-    """Weights of a run through ask and tell, made in other units of the parameters."""
+def ask_everybody(
+    plan: bs.Plan, crowd: votes.Crowd, parameters: float = 1.0
+) -> Float[np.ndarray, "rounds dim"]:
+    """Means of the rounds of a run through ask and tell, the answer last, in other units."""
     opt = bs.Optimizer(plan, votes.start() / parameters)
     while not opt.done:
         query = opt.ask()
         opt.tell(query, crowd.votes_down(parameters * np.asarray(query.points), query.record))
-    return parameters * np.asarray(opt.result().params)
+    result = opt.result()
+    return parameters * np.stack([*result.means[:-1], np.asarray(result.params)])
+
+
+Walk = Callable[[Any, bs.Privacy | None, int, votes.Crowd], Float[np.ndarray, "points dim"]]
 
 
 def contest(users: int = votes.USERS, units: Units | None = None) -> Contest:
@@ -163,36 +199,41 @@ def contest(users: int = votes.USERS, units: Units | None = None) -> Contest:
     """
     parameters = (units or Units()).parameters
 
-    def planned(make: Callable[[int, bs.Privacy], bs.Plan]) -> Entrant:
-        def points(_: None, privacy: bs.Privacy | None, seed: int, trial: bool) -> float:
-            assert privacy is not None
+    def entrant(settings: Sequence[Any], walk: Walk, private: bool = True) -> Entrant:
+        def points(setting: Any, privacy: bs.Privacy | None, seed: int, trial: bool) -> float:
             crowd = votes.Crowd(seed)
-            return 100.0 * crowd.satisfaction(
-                ask_everybody(make(users, privacy), crowd, parameters)
-            )
+            return 100.0 * crowd.satisfaction(walk(setting, privacy, seed, crowd)[-1])
 
-        return Entrant([None], points)
+        def path(setting: Any, privacy: bs.Privacy | None, seed: int) -> Path:
+            crowd = votes.Crowd(seed)
+            found = walk(setting, privacy, seed, crowd)
+            at = places(len(found))
+            asked = [0.0, *(_VOTES * (k + 1) / len(found) for k in at)]
+            seen = [votes.start(), *(found[k] for k in at)]
+            return asked, [100.0 * crowd.satisfaction(weights) for weights in seen]
 
-    def descent(settings: list[VoteSetting], private: bool = True) -> Entrant:
-        def points(
-            setting: VoteSetting, privacy: bs.Privacy | None, seed: int, trial: bool
-        ) -> float:
-            crowd, mu = votes.Crowd(seed), math.inf if privacy is None else privacy.rho
-            return 100.0 * crowd.satisfaction(descend(setting, users, mu, crowd, seed))
+        return Entrant(settings, points, path, private)
 
-        return Entrant(settings, points, private)
+    def planned(make: Callable[[Any, bs.Privacy], bs.Plan]) -> Walk:
+        def walk(setting: Any, privacy: bs.Privacy | None, seed: int, crowd: votes.Crowd) -> Any:
+            assert privacy is not None
+            return ask_everybody(make(setting, privacy), crowd, parameters)
 
-    free = [VoteSetting(100, rate, math.inf) for rate in (3.0, 1.0, 10.0, 30.0)]
-    return Contest(
-        NAME,
-        users,
-        votes.WEIGHTS,
-        DELTA,
-        {
-            BLINDSTEP: planned(votes.plan_votes),
-            FIRST_ORDER: descent(first_order_settings()),
-            ONE_DIRECTION: descent(one_direction_settings()),
-            BEFORE: planned(version_0_1),
-            FREE: descent(free, private=False),
-        },
-    )
+        return walk
+
+    def descent(
+        setting: VoteSetting, privacy: bs.Privacy | None, seed: int, crowd: votes.Crowd
+    ) -> Any:
+        mu = math.inf if privacy is None else privacy.rho
+        return descend(setting, users, mu, crowd, seed)
+
+    entrants = {
+        BLINDSTEP: entrant([None], planned(lambda _, budget: votes.plan_votes(users, budget))),
+        TUNED: entrant(
+            explicit_settings(), planned(lambda given, b: explicit_plan(users, b, given))
+        ),
+        ONE_DIRECTION: entrant(one_direction_settings(), descent),
+        FIRST_ORDER: entrant(first_order_settings(), descent),
+        FREE: entrant(free_settings(), descent, private=False),
+    }
+    return Contest(NAME, users, votes.WEIGHTS, DELTA, _VOTES, entrants)

@@ -1,0 +1,84 @@
+"""Tables of the documents are those of the results."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from benchmarks import summary, utility
+from benchmarks.utility_methods import BLINDSTEP, FREE, METHODS
+
+
+@pytest.mark.parametrize("document", summary.TABLES)
+def test_tables_of_the_documents_are_those_of_the_results(document):
+    text = (summary.ROOT / document).read_text()
+    assert summary.rewritten(document, text) == text
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(summary, "RESULTS", tmp_path)
+    monkeypatch.setattr(utility, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def row(method: str, epsilon: float | None, mean: float, **others):
+    named = {"problem": "spam", "units": "original", "epsilon": epsilon, "method": method}
+    sizes = {"records": 3_681, "dim": 58, "validation": 90.0, "path": None}
+    return {**named, **sizes, "mean": mean, "spread": 0.26, **others}
+
+
+def written(results, rows) -> None:
+    utility.write_rows(results / utility.FILE, rows)
+
+
+def test_a_table_has_a_line_for_each_problem_and_epsilon_and_says_what_is_not_paid(results):
+    written(results, [row(BLINDSTEP, 1.0, 89.96), row(FREE, None, 92.5), row("DPZero", 0.1, 77.0)])
+    full = summary.utility_in_full()
+    assert "not accounted for" in full
+    assert "not accounted for" in summary.utility_in_short()
+    header, _, first, second = full.splitlines()[-4:]
+    assert header.count("|") == len(METHODS) + 5
+    assert first.startswith("| spam | 3,681 | 58 | 1 | 90.0 ± 0.3 | - |")
+    assert second.startswith("| spam | 3,681 | 58 | 0.1 | - |")
+    assert "77.0 ± 0.3" in second
+    assert first.endswith("| 92.5 ± 0.3 |")
+    assert second.endswith("| 92.5 ± 0.3 |")
+
+
+def test_evaluations_are_those_of_the_row_or_how_much_was_missing(results):
+    path = {"evaluations": [0.0, 1_000.0, 2_000.0]}
+    near, far = path | {"points": [[50.0, 60.0, 89.0]]}, path | {"points": [[50.0, 80.0, 75.0]]}
+    written(
+        results,
+        [row(BLINDSTEP, 1.0, 89.0, path=near), row("DPZero", 1.0, 80.0, path=far),
+         row(FREE, None, 92.0)],
+    )  # fmt: skip
+    line = summary.evaluations().splitlines()[-1]
+    assert line == "| spam | 88.0 | 2,000 | - | - | not reached (10.0 short) |"
+
+
+def test_a_text_is_rewritten_between_its_marks_alone(results):
+    text = "before\n<!-- utility -->\nold\n<!-- /utility -->\nafter\n"
+    assert summary.rewritten("README.md", text) == text  # there are no results
+    written(results, [row(BLINDSTEP, 1.0, 89.0)])
+    made = summary.rewritten("README.md", text)
+    assert made.startswith("before\n<!-- utility -->\n\n")
+    assert made.endswith("\n\n<!-- /utility -->\nafter\n")
+    assert "old" not in made
+    assert summary.rewritten("README.md", made) == made
+    with pytest.raises(ValueError, match="one pair"):
+        summary.rewritten("README.md", "nothing")
+
+
+def test_of_a_tuned_language_model_the_best_setting_by_validation_is_shown(results):
+    named = {"part": "contest", "problem": "SST-2", "method": "DPZero", "epsilon": 2.0}
+    rows = [
+        {**named, "seed": 0, "clip": 1.0, "validation": 0.9, "test": 0.7},
+        {**named, "seed": 1, "clip": 1.0, "validation": 0.9, "test": 0.8},
+        {**named, "seed": 0, "clip": 2.0, "validation": 0.5, "test": 0.99},
+        {"part": "throughput", "problem": "SST-2"},
+    ]
+    (results / "finetune.json").write_text(json.dumps({"rows": rows}))
+    (line,) = summary.finetune().splitlines()[2:]
+    assert line == "| contest: DPZero | SST-2 | 2 | 2 | 2 | 75.0 ± 7.1 |"
