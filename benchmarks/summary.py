@@ -141,27 +141,48 @@ def printed(rows: list[Row]) -> str:
 
 def finetune() -> str:
     """Accuracy of the tuned language model, mean over seeds; of a tuned peer its best setting."""
-    rows = json.loads((RESULTS / "finetune.json").read_text())["rows"]
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Row]]] = {}
-    for row in rows:
+    for row in _finetune_rows():
         if "test" in row:
-            names = ("part", "problem", "method", "epsilon")
-            setting = tuple(row.get(name) for name in ("length", "clip", "rate", "most"))
-            group = groups.setdefault(tuple(row.get(name) for name in names), {})
-            group.setdefault(setting, []).append(row)
+            # A run at another epsilon in the same steps has a line of its own.
+            name = row.get("method") or row["part"].replace("-", " ")
+            key = (row["problem"], name, row.get("epsilon"), row.get("evaluations", 0), row["part"])
+            setting = tuple(row.get(each) for each in ("clip", "rate"))
+            groups.setdefault(key, {}).setdefault(setting, []).append(row)
     lines = []
-    for (part, problem, method, epsilon), settings in groups.items():
+    for (problem, name, epsilon, passes, _), settings in groups.items():
         best = max(settings.values(), key=lambda runs: runs[0]["validation"])
         tests = [100 * run["test"] for run in best]
         spread = f" ± {np.std(tests, ddof=1):.1f}" if len(tests) > 1 else ""
-        name = part if method is None else f"{part}: {method}"
         budget = "-" if epsilon is None else f"{epsilon:g}"
-        tried = str(len(settings))
-        lines.append(
-            [name, problem, budget, tried, str(len(tests)), f"{np.mean(tests):.1f}{spread}"]
-        )
-    header = ["part: method", "problem", "epsilon", "settings tried", "seeds", "test accuracy, %"]
-    return markdown(header, lines)
+        counts = (f"{passes:,}" if passes else "-", str(len(settings)), str(len(tests)))
+        lines.append([problem, name, budget, *counts, f"{np.mean(tests):.1f}{spread}"])
+    header = ["problem", "method", "epsilon", "forward passes", "settings tried", "seeds"]
+    return markdown([*header, "test accuracy, %"], lines)
+
+
+def throughput() -> str:
+    """Forward passes a second and peak memory, beside bare inference."""
+    lines = []
+    for row in (each for each in _finetune_rows() if each["part"] == "throughput"):
+        speeds = [row[who]["a_second"] for who in ("bare", "blindstep")]
+        peaks = [f"{row[who]['peak'] / 2**20:.0f}" for who in ("bare", "blindstep")]
+        ratios = [f"{row['speed_ratio']:.2f}", f"{row['memory_ratio']:.2f}"]
+        numbers = [str(row["batch"]), *(f"{each:,.0f}" for each in speeds), ratios[0], *peaks]
+        lines.append([*numbers, ratios[1]])
+    header = [
+        "batch",
+        "bare, a second",
+        "blindstep, a second",
+        "ratio",
+        "bare, MiB",
+        "blindstep, MiB",
+    ]
+    return markdown([*header, "ratio less the largest layer"], lines)
+
+
+def _finetune_rows() -> list[Row]:
+    return json.loads((RESULTS / "finetune.json").read_text())["rows"]
 
 
 def text_of(name: str) -> Callable[[], str]:
@@ -177,6 +198,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "utility": utility_in_full,
         "evaluations": evaluations,
         "finetune": finetune,
+        "throughput": throughput,
     },
     "docs/frames.md": {name: text_of(name) for name in ("frame_bias", "frames_speed")},
 }

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from blindstep.errors import InvalidArgument
+from blindstep.torch import weights
 from blindstep.torch.evaluate import Evaluator, Shift
 from blindstep.torch.records import Records
 from blindstep.torch.signs import Shifts, add_signs
-from blindstep.torch.weights import Weights
+from blindstep.torch.weights import Move, Weights
 from small_networks import Adapted, bits, loss, same, texts, transformer
 
 
@@ -153,3 +154,23 @@ def test_several_shifts_together_give_what_each_gives_alone():
     shifts = [Shift(np.arange(4) + place, np.full(4, 0.1)) for place in range(70)]
     found, wanted = (each.values(np.arange(32), shifts) for each in (together, alone))
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_parameter_is_moved_part_by_part_as_in_one(dtype, monkeypatch):
+    def moved():
+        torch.manual_seed(0)
+        own = Weights(torch.nn.Linear(50, 9, dtype=dtype))
+        chance = np.random.default_rng(0)
+        seeds = chance.integers(2**63, size=(4, 2))
+        whole = np.rint(1e3 * chance.normal(size=(3, 2)))
+        norm = own.norm(seeds[:3], whole[:, 0])
+        own.move(Move(seeds[:3], whole, np.full(2, 2.0**-14), seeds[3]))
+        return norm, own.copies(), own.lengths()
+
+    norm, whole, lengths = moved()
+    monkeypatch.setattr(weights, "_PART", 64)  # of 450 numbers
+    of_parts, parts, as_before = moved()
+    assert of_parts == pytest.approx(norm, rel=1e-12)
+    assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
+    np.testing.assert_allclose(as_before, lengths, rtol=1e-12)

@@ -37,10 +37,10 @@ def _add_signs(source, out, size, seeds, amounts, number, WORDS: tl.constexpr, W
     tl.store(out + index, value.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["size", "number", "apart", "many"])
-def _sum_signs(out, size, seeds, amounts, number, apart, many, WORDS: tl.constexpr):
+@triton.jit(do_not_specialize=["size", "first", "number", "apart", "many"])
+def _sum_signs(out, size, first, seeds, amounts, number, apart, many, WORDS: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
-    counter = _mix((place + 1).to(tl.uint64))
+    counter = _mix((first + place + 1).to(tl.uint64))
     bit = tl.arange(0, 64)
     total = tl.zeros((WORDS, 64), tl.float32)
     for i in range(many):
@@ -52,13 +52,13 @@ def _sum_signs(out, size, seeds, amounts, number, apart, many, WORDS: tl.constex
     tl.store(out + index, total, mask=index < size)
 
 
-@triton.jit(do_not_specialize=["size", "seed"])
-def _round_at_random(value, out, size, seed, SPARE: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["size", "first", "seed"])
+def _round_at_random(value, out, size, first, seed, SPARE: tl.constexpr, BLOCK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < size
     # A word has the random bits of four numbers, those of the first lowest.
     word = _mix(
-        _mix((index // 4 + 1).to(tl.uint64)) ^ seed.to(tl.int64).to(tl.uint64, bitcast=True)
+        _mix((first + index // 4 + 1).to(tl.uint64)) ^ seed.to(tl.int64).to(tl.uint64, bitcast=True)
     )
     spare = (1 << SPARE) - 1
     chance = ((word >> ((index % 4) * 16).to(tl.uint64)) & spare).to(tl.int32)
@@ -67,26 +67,29 @@ def _round_at_random(value, out, size, seed, SPARE: tl.constexpr, BLOCK: tl.cons
     tl.store(out + index, cut.to(out.dtype.element_ty), mask=inside)
 
 
-def round_at_random(value: torch.Tensor, out: torch.Tensor, seed: int, spare: int) -> torch.Tensor:
-    """As `signs.round_at_random`, into `out`; both are contiguous."""
+def round_at_random(
+    value: torch.Tensor, out: torch.Tensor, first: int, seed: int, spare: int
+) -> torch.Tensor:
+    """As `signs.round_at_random`, by words from `first` on, into `out`; both are contiguous."""
     grid = (triton.cdiv(out.numel(), _NUMBERS),)
     with torch.cuda.device(out.device):
-        _round_at_random[grid](value, out, out.numel(), seed, SPARE=spare, BLOCK=_NUMBERS)
+        _round_at_random[grid](value, out, out.numel(), first, seed, SPARE=spare, BLOCK=_NUMBERS)
     return out
 
 
 def sum_signs(
     out: torch.Tensor,
+    first: int,
     seeds: torch.Tensor,
     amounts: torch.Tensor,
     number: int,
     apart: int,
     many: int,
 ) -> torch.Tensor:
-    """As `signs.sum_signs`."""
+    """As `signs.sum_signs`, by words from `first` on."""
     grid = (triton.cdiv(out.numel(), 64 * _WORDS),)
     with torch.cuda.device(out.device):
-        _sum_signs[grid](out, out.numel(), seeds, amounts, number, apart, many, WORDS=_WORDS)
+        _sum_signs[grid](out, out.numel(), first, seeds, amounts, number, apart, many, WORDS=_WORDS)
     return out
 
 

@@ -64,27 +64,39 @@ def add_signs(source: torch.Tensor, shifts: Shifts, number: int, out: torch.Tens
         kernels = _kernels()
         if kernels is not None:
             return kernels.add_signs(source, *shifts.on(source.device), number, out)
-    seed, amount = shifts[number]
-    flat, into = source.view(-1), out.view(-1)
-    wide = torch.float64 if out.dtype == torch.float64 else torch.float32
-    for start in range(0, flat.numel(), _AT_ONCE):
-        part = flat[start : start + _AT_ONCE]
-        found = words(seed, start // BITS, -(-part.numel() // BITS), source.device)
-        # From bits 0 and 1 to -amount and amount, both exact.
-        signs = _bits(found)[: part.numel()].to(wide).mul_(2.0 * amount).sub_(amount)
-        into[start : start + _AT_ONCE] = signs.add_(part)
+    _add_signs(source.view(-1), *shifts[number], out.view(-1), 0)
     return out
 
 
-def sum_signs(out: torch.Tensor, shifts: Shifts, number: int, apart: int) -> torch.Tensor:
-    """out = the sum of amount x signs over pairs number, number + apart, ..; in float32."""
-    many = len(range(number, len(shifts), apart))
+def _add_signs(
+    flat: torch.Tensor, seed: int, amount: float, into: torch.Tensor, first: int
+) -> None:
+    """into = flat + amount x signs, those from word `first` of the seed on."""
+    wide = torch.float64 if into.dtype == torch.float64 else torch.float32
+    for start in range(0, flat.numel(), _AT_ONCE):
+        part = flat[start : start + _AT_ONCE]
+        place = first + start // BITS
+        found = words(seed, place, -(-part.numel() // BITS), flat.device)
+        # From bits 0 and 1 to -amount and amount, both exact.
+        signs = _bits(found)[: part.numel()].to(wide).mul_(2.0 * amount).sub_(amount)
+        into[start : start + _AT_ONCE] = signs.add_(part)
+
+
+def sum_signs(
+    out: torch.Tensor, shifts: Shifts, number: int, apart: int, first: int = 0
+) -> torch.Tensor:
+    """out = the sum of amount x signs over pairs number, number + apart, ..; in float32.
+
+    `out` is the part of a tensor that begins at element `first`, a multiple of 64.
+    """
+    every = range(number, len(shifts), apart)
     kernels = _kernels() if out.is_cuda else None
     if kernels is not None:
-        return kernels.sum_signs(out, *shifts.on(out.device), number, apart, many)
+        pairs = shifts.on(out.device)
+        return kernels.sum_signs(out, first // BITS, *pairs, number, apart, len(every))
     out.zero_()
-    for each in range(number, len(shifts), apart):
-        add_signs(out, shifts, each, out)
+    for each in every:
+        _add_signs(out.view(-1), *shifts[each], out.view(-1), first // BITS)
     return out
 
 
@@ -129,18 +141,21 @@ def _kernels() -> Any:
     return kernels
 
 
-def round_at_random(value: torch.Tensor, dtype: torch.dtype, seed: int) -> torch.Tensor:
+def round_at_random(
+    value: torch.Tensor, dtype: torch.dtype, seed: int, first: int = 0
+) -> torch.Tensor:
     """float32 rounded to 16 bits, up or down at random with the right mean; public, from a seed.
 
-    Adds random bits below the last place that is kept, and cuts: the same on every device.
+    Adds random bits below the last place that is kept, and cuts: the same on every device. `value` is
+    the part of a tensor that begins at element `first`, a multiple of 4.
     """
     spare = 16 if dtype == torch.bfloat16 else 13  # places of float32 that the type does not have
     kernels = _kernels() if value.is_cuda else None
     if kernels is not None:
         out = torch.empty(value.shape, dtype=dtype, device=value.device)
-        return kernels.round_at_random(value.contiguous(), out, seed, spare)
+        return kernels.round_at_random(value.contiguous(), out, first // 4, seed, spare)
     bits = value.contiguous().view(torch.int32).view(-1)
-    found = words(seed, 0, -(-bits.numel() // 4), value.device).view(torch.int16)
+    found = words(seed, first // 4, -(-bits.numel() // 4), value.device).view(torch.int16)
     chance = found[: bits.numel()].to(torch.int32) & ((1 << spare) - 1)
     cut = (bits + chance) & ~((1 << spare) - 1)
     return cut.view(torch.float32).view(value.shape).to(dtype)

@@ -29,6 +29,8 @@ _LEAST_LENGTH = 0.1
 # Units in the last place that a probe moves a parameter by, at least.
 _SEEN = 2.0
 _SMALL = (torch.bfloat16, torch.float16)
+# Numbers that are moved, or squared, at a time: a multiple of 64.
+_PART = 2**22
 _TYPES = (*_SMALL, torch.float32, torch.float64)
 
 
@@ -267,8 +269,9 @@ class Weights:
         every = np.broadcast_to(weights[:, None], (len(weights), len(self.tensors)))
         shifts = _shifts(seeds, every)
         norms = [
-            torch.linalg.vector_norm(self._sum(number, shifts), dtype=torch.float64)
-            for number in range(len(self.tensors))
+            torch.linalg.vector_norm(self._sum(number, shifts, first, part), dtype=torch.float64)
+            for number, each in enumerate(self.tensors)
+            for first, part in _parts(each)
         ]
         # Waiting for each number on its own would take longer than computing it.
         devices = {each.device for each in norms}
@@ -285,18 +288,19 @@ class Weights:
         shifts = _shifts(move.seeds, move.weights)
         with torch.no_grad():
             for number, each in enumerate(self.tensors):
-                step = self._sum(number, shifts).mul_(float(move.unit[number]))
-                if each.dtype in _SMALL:
-                    step += each
-                    each.copy_(round_at_random(step, each.dtype, int(move.rounding[number])))
-                else:
-                    each.add_(step.to(each.dtype))
+                for first, part in _parts(each):
+                    step = self._sum(number, shifts, first, part).mul_(float(move.unit[number]))
+                    if each.dtype in _SMALL:
+                        step += part
+                        seed = int(move.rounding[number])
+                        part.copy_(round_at_random(step, each.dtype, seed, first))
+                    else:
+                        part.add_(step.to(each.dtype))
 
-    def _sum(self, number: int, shifts: Shifts) -> torch.Tensor:
-        """sum_j weights_j s_j in one parameter, in float32."""
-        like = self.tensors[number]
-        total = torch.empty(like.shape, dtype=torch.float32, device=like.device)
-        return sum_signs(total, shifts, number, len(self.tensors))
+    def _sum(self, number: int, shifts: Shifts, first: int, part: torch.Tensor) -> torch.Tensor:
+        """sum_j weights_j s_j in a part of one parameter, from its element `first` on, in float32."""
+        total = torch.empty(part.shape, dtype=torch.float32, device=part.device)
+        return sum_signs(total, shifts, number, len(self.tensors), first)
 
     def fingerprint(self) -> str:
         """SHA-256 of names, shapes, types and numbers of all parameters and buffers of the model."""
@@ -311,8 +315,24 @@ class Weights:
         return digest.hexdigest()
 
 
+def _parts(each: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """A parameter in parts, each with its first place: only the numbers of a part are widened at once.
+
+    One that does not lie in a row is one part.
+    """
+    if not each.is_contiguous():
+        yield 0, each
+        return
+    for first, part in enumerate(each.view(-1).split(_PART)):
+        yield first * _PART, part
+
+
 def _square(each: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(each.detach(), dtype=torch.float64)) ** 2
+    # In a wider type the whole would take up to four times the memory that it has.
+    norms = [
+        torch.linalg.vector_norm(part, dtype=torch.float64) for _, part in _parts(each.detach())
+    ]
+    return float(torch.stack(norms).square().sum())
 
 
 def _shifts(seeds: Seeds, weights: Float[np.ndarray, "q tensors"]) -> Shifts:
