@@ -9,6 +9,9 @@ no restart can repeat a draw, and a resumed run makes exactly the draws that it 
 without the key, draws are as good as random as long as ChaCha20 is a secure cipher.
 """
 
+# JAX leaves parts of its own types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import hashlib
@@ -87,7 +90,7 @@ def fresh_keys(seed: int | None = None) -> Keys:
                 "Run where /dev/urandom or getrandom works."
             ) from error
     else:
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        if type(seed) is not int or seed < 0:
             raise InvalidArgument(f"seed must be a whole number of at least 0, got {seed!r}.")
         noise = hashlib.sha256(f"blindstep noise {seed}".encode()).digest()
         public = hashlib.sha256(f"blindstep public {seed}".encode()).digest()[:8]
