@@ -58,6 +58,7 @@ lint: $(TORCH)
 	$(BIN)/ruff format --check src tests benchmarks scripts examples
 	$(BIN)/ruff check src tests benchmarks scripts examples
 	$(BIN)/pyright
+	$(BIN)/pyright --project pyright-private.json
 	$(BIN)/lint-imports
 
 bench: $(STAMP)

@@ -9,9 +9,6 @@ Direction of rounding: `epsilon` and `delta` never come out too small, `mu_for_e
 more than it was asked to.
 """
 
-# SciPy has no types.
-# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import math

@@ -10,10 +10,6 @@ one lattice of width gamma, so every release is exact: its last bits tell nothin
 worked out in `terms`.
 """
 
-# JAX leaves parts of its own types open.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-
 from __future__ import annotations
 
 import threading

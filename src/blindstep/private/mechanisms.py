@@ -6,9 +6,6 @@ lower-triangular ones and B = A C^-1, the running sums are B y = A m + B z: post
 outside (`optimize.prefix`). Every entry of C lies between 0 and 1.
 """
 
-# JAX leaves parts of its own types open.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import abc

@@ -9,9 +9,6 @@ no restart can repeat a draw, and a resumed run makes exactly the draws that it 
 without the key, draws are as good as random as long as ChaCha20 is a secure cipher.
 """
 
-# JAX leaves parts of its own types open.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import hashlib

@@ -5,10 +5,6 @@ diagonals. Two programs give the same integers: a loop over all blocks at once, 
 card a kernel in which each thread keeps its blocks in registers from the first round to the last.
 """
 
-# JAX leaves parts of its own types open.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-
 from __future__ import annotations
 
 import jax

@@ -22,9 +22,6 @@ Guarantee: one coordinate's noise is within total variation `DISTANCE` = 2^-175 
 Gaussian of variance `VARIANCE`: 2 (2^-178 + 2^-189) and twice 1e-136 are less than half of that.
 """
 
-# JAX leaves parts of its own types open.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import math

@@ -4,9 +4,6 @@ Accuracy rests on them, privacy does not: `mechanisms.ColumnNormalised` scales t
 matrix they make.
 """
 
-# JAX leaves parts of its own types open.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import math
