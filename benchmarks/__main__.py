@@ -24,8 +24,9 @@ WRITE_THEMSELVES = ("auto_grid", "speed")
 
 
 def is_kept(target: Path) -> bool:
-    """Whether a result file is of this version."""
-    return target.is_file() and json.loads(target.read_text()).get("version") == bs.__version__
+    """Whether a result file is of this version, and whole."""
+    found = json.loads(target.read_text()) if target.is_file() else {}
+    return found.get("version") == bs.__version__ and found.get("whole", True)
 
 
 def printed_by(module: str) -> str:

@@ -49,31 +49,37 @@ def fit(observed: list[tuple[dict[str, int], float, bool]]) -> np.ndarray:
     return nnls(matrix / scale, np.ones(len(kept)))[0] / scale
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    results = Path(__file__).parent / "results" / "speed.json"
-    parser.add_argument("--results", type=Path, default=results)
-    options = parser.parse_args()
-    observed = observations(json.loads(options.results.read_text())["results"])
+def told(results: list[dict[str, Any]]) -> str:
+    """The coefficients, what they predict, and what they say about sizes that nobody measured."""
+    observed = observations(results)
     coefficients = fit(observed)
-    for name, value in zip(NAMES, coefficients, strict=True):
-        print(f"{name:30} {value:.3e} s")
-    print("\n   steps  records      dim    q   measured  predicted   error")
+    lines = [f"{name:30} {value:.3e} s" for name, value in zip(NAMES, coefficients, strict=True)]
+    lines += ["", "   steps  records      dim    q   measured  predicted   error"]
     for shape, seconds, held in observed:
         predicted = float(features(shape) @ coefficients)
-        print(
+        lines.append(
             f"{shape['steps']:8} {shape['records']:8} {shape['dim']:8} {shape['directions']:4} "
             f"{seconds:9.4f}s {predicted:9.4f}s {predicted / seconds - 1:+7.1%}"
             f"{'  held out' if held else ''}"
         )
-    print("\nextrapolated, this machine:")
+    lines += ["", "extrapolated, this machine:"]
     for records, dim, q, batch in ((10**9, 10**3, 256, 10**6), (10**6, 10**9, 64, 10**5)):
         steps = records // batch
         shape = {"steps": steps, "directions": q, "dim": dim, "evaluations": 2 * q * records}
         seconds = float(features(shape) @ coefficients)
         share = (features(shape) * coefficients) / seconds
         parts = ", ".join(f"{n.split()[0]} {s:.1%}" for n, s in zip(NAMES, share, strict=True))
-        print(f"{records:.0e} records, {dim:.0e} parameters, q {q}: {seconds:.2e} s ({parts})")
+        lines.append(
+            f"{records:.0e} records, {dim:.0e} parameters, q {q}: {seconds:.2e} s ({parts})"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    results = Path(__file__).parent / "results" / "speed.json"
+    parser.add_argument("--results", type=Path, default=results)
+    print(told(json.loads(parser.parse_args().results.read_text())["results"]))
 
 
 if __name__ == "__main__":

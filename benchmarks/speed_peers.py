@@ -15,11 +15,11 @@ from benchmarks.speed_problems import Problem
 from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.estimate.directions import Sphere
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 
 def numpy_twin(problem: Problem, records: int = 8) -> float:
-    """Seconds for a record of the slow, readable twin (tests/reference.py): its GRAD, directions drawn.
+    """Seconds for a record of the slow, readable twin (tests/support/reference.py): its GRAD.
 
     Drawing directions is part of the work, as it is of ours: with NumPy's generator.
     """

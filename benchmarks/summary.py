@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import utility
+from benchmarks import summary_speed, utility
+from benchmarks.summary_tables import markdown
 from benchmarks.utility_methods import (
     AGGREGATED,
     BLINDSTEP,
@@ -47,12 +48,6 @@ CAVEAT = (
 )
 
 Row = dict[str, Any]
-
-
-def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table; the first column to the left, numbers to the right."""
-    rule = ["---", *("---:" for _ in header[1:])]
-    return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
 
 
 # Utility.
@@ -200,6 +195,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "finetune": finetune,
         "throughput": throughput,
     },
+    "docs/scaling.md": summary_speed.TABLES,
     "docs/frames.md": {name: text_of(name) for name in ("frame_bias", "frames_speed")},
 }
 
