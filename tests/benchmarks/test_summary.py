@@ -81,4 +81,4 @@ def test_of_a_tuned_language_model_the_best_setting_by_validation_is_shown(resul
     ]
     (results / "finetune.json").write_text(json.dumps({"rows": rows}))
     (line,) = summary.finetune().splitlines()[2:]
-    assert line == "| contest: DPZero | SST-2 | 2 | 2 | 2 | 75.0 ± 7.1 |"
+    assert line == "| SST-2 | DPZero | 2 | - | 2 | 2 | 75.0 ± 7.1 |"
