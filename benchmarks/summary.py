@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,11 @@ HEADINGS = {
     FIRST_ORDER: "first order, tuned",
     FREE: "no privacy, tuned",
 }
+POINTS = f"Points on test records, mean of {utility.SEEDS} seeds"
 CAVEAT = (
-    f"Points on test records, mean of {utility.SEEDS} seeds (± standard deviation). A tuned method "
-    f"took the best of {SETTINGS} settings by validation. **The privacy of that choice is not "
-    "accounted for**: on private records it would get less. Nothing was tuned in the other columns."
+    f"A tuned method took the best of {SETTINGS} settings by validation. **The privacy of that choice "
+    "is not accounted for**: on private records it would get less. Nothing was tuned in the other "
+    "columns."
 )
 
 Row = dict[str, Any]
@@ -59,35 +60,52 @@ def utility_rows() -> list[Row]:
     return [row for row in rows if row["units"] == utility.ORIGINAL]
 
 
-def points(rows: list[Row], methods: Sequence[str], with_spread: bool) -> str:
-    """Points of these methods on each problem at each epsilon."""
+def _cells(rows: list[Row], spread: bool) -> Callable[[str, float, str], str]:
+    """Points of a problem at an epsilon by a method."""
     found = {(r["problem"], r["epsilon"], r["method"]): r for r in rows}
 
     def cell(problem: str, epsilon: float, method: str) -> str:
         row = found.get((problem, None if method == FREE else epsilon, method))
         if row is None:
             return "-"
-        return f"{row['mean']:.1f}" + (f" ± {row['spread']:.1f}" if with_spread else "")
+        # With spaces that do not break.
+        return f"{row['mean']:.1f}" + (f"\u00a0±\u00a0{row['spread']:.1f}" if spread else "")
 
-    sizes = {row["problem"]: (f"{row['records']:,}", str(row["dim"])) for row in rows}
-    lines = [
-        [problem, *sizes[problem], f"{epsilon:g}", *(cell(problem, epsilon, m) for m in methods)]
-        for epsilon in utility.EPSILONS
-        for problem in utility.PROBLEMS
-        if problem in sizes
-    ]
-    header = ["problem", "records", "d", "epsilon", *(HEADINGS[method] for method in methods)]
-    return markdown(header, lines)
+    return cell
+
+
+def _problems(rows: list[Row]) -> dict[str, str]:
+    """The problems that there are rows of, each with its number of records and of parameters."""
+    sizes = {row["problem"]: f"{row['records']:,} × {row['dim']}" for row in rows}
+    return {name: f"{name}, {sizes[name]}" for name in utility.PROBLEMS if name in sizes}
 
 
 def utility_in_short() -> str:
-    """For the README."""
-    return CAVEAT + "\n\n" + points(utility_rows(), COMPACT, with_spread=False)
+    """For the README: all epsilons in one cell."""
+    rows = utility_rows()
+    cell, epsilons = _cells(rows, spread=False), utility.EPSILONS
+
+    def both(problem: str, method: str) -> str:
+        cells = [cell(problem, epsilon, method) for epsilon in epsilons]
+        return " / ".join(cells) if len(set(cells)) > 1 else cells[0]
+
+    lines = [[title, *(both(name, m) for m in COMPACT)] for name, title in _problems(rows).items()]
+    header = ["problem, records × d", *(HEADINGS[method] for method in COMPACT)]
+    budgets = " / ".join(f"{epsilon:g}" for epsilon in epsilons)
+    return f"{POINTS}, at epsilon {budgets}. {CAVEAT}\n\n{markdown(header, lines)}"
 
 
 def utility_in_full() -> str:
     """For the page about benchmarks."""
-    return CAVEAT + "\n\n" + points(utility_rows(), METHODS, with_spread=True)
+    rows = utility_rows()
+    cell = _cells(rows, spread=True)
+    lines = [
+        [title, f"{epsilon:g}", *(cell(name, epsilon, method) for method in METHODS)]
+        for epsilon in utility.EPSILONS
+        for name, title in _problems(rows).items()
+    ]
+    header = ["problem, records × d", "epsilon", *(HEADINGS[method] for method in METHODS)]
+    return f"{POINTS} (± standard deviation). {CAVEAT}\n\n{markdown(header, lines)}"
 
 
 def evaluations() -> str:

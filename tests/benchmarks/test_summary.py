@@ -38,12 +38,15 @@ def test_a_table_has_a_line_for_each_problem_and_epsilon_and_says_what_is_not_pa
     assert "not accounted for" in full
     assert "not accounted for" in summary.utility_in_short()
     header, _, first, second = full.splitlines()[-4:]
-    assert header.count("|") == len(METHODS) + 5
-    assert first.startswith("| spam | 3,681 | 58 | 1 | 90.0 ± 0.3 | - |")
-    assert second.startswith("| spam | 3,681 | 58 | 0.1 | - |")
+    assert header.count("|") == len(METHODS) + 3
+    first, second = (line.replace("\u00a0", " ") for line in (first, second))
+    assert first.startswith("| spam, 3,681 × 58 | 1 | 90.0 ± 0.3 | - |")
+    assert second.startswith("| spam, 3,681 × 58 | 0.1 | - |")
     assert "77.0 ± 0.3" in second
     assert first.endswith("| 92.5 ± 0.3 |")
     assert second.endswith("| 92.5 ± 0.3 |")
+    line = summary.utility_in_short().splitlines()[-1]
+    assert line == "| spam, 3,681 × 58 | 90.0 / - | - | - | - / 77.0 | - | 92.5 |"
 
 
 def test_evaluations_are_those_of_the_row_or_how_much_was_missing(results):
