@@ -1,6 +1,7 @@
 """Shapes and types are checked at run time in every test; every test runs in 64-bit mode."""
 
 import os
+import signal
 
 import jax
 import pytest
@@ -12,6 +13,9 @@ jax.config.update("jax_disable_most_optimizations", True)
 QUICKLY = "--xla_cpu_use_fusion_emitters=false"
 if QUICKLY not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICKLY}".strip()
+# Shells start background jobs with Ctrl-C ignored; tests press it, here and in processes that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # All but the planner's search, which makes millions of small calls on plain numbers: pyright reads it.
 install_import_hook(
     [
