@@ -13,7 +13,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 QUICKLY = "--xla_cpu_use_fusion_emitters=false"
 if QUICKLY not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICKLY}".strip()
-# Shells start background jobs with Ctrl-C ignored; tests press it, here and in processes that they start.
+# Shells start background jobs with Ctrl-C ignored; tests press it, here and in what they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # All but the planner's search, which makes millions of small calls on plain numbers: pyright reads it.
