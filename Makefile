@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
 TORCH := $(VENV)/.torch
 
@@ -9,14 +10,19 @@ TORCH := $(VENV)/.torch
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# The demo needs the library alone, and should not wait for what tests need.
+$(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "blindstep needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(STAMP): $(CORE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
 	@touch $@
 
-demo: $(STAMP)
+demo: $(CORE)
 	$(BIN)/blindstep demo
 
 test: $(STAMP)
