@@ -40,8 +40,8 @@ test-torch: $(TORCH)
 test-deep: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
-# The dashboard, the voting page and this documentation in a real Chromium: the one that is here, or Debian's where this may
-# install it. CHROMIUM=/path names another.
+# The dashboard, the voting page and the documentation in a real Chromium: the one that is here, or
+# Debian's where this may install it. CHROMIUM=/path names another.
 test-browser: $(STAMP)
 	@PYTHONPATH=tests/support $(BIN)/python -c 'import sys, browser; sys.exit(browser.find_chromium() is None)' \
 		|| { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && { apt-get update -qq; apt-get install -y -qq chromium; } >/dev/null; } \

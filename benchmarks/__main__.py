@@ -17,7 +17,7 @@ from pathlib import Path
 import blindstep as bs
 
 RESULTS = Path(__file__).resolve().parent / "results"
-# Minutes on two cores, as measured: for the estimate alone.
+# About how many minutes they take on two cores: for the estimate alone.
 JOBS = {"auto_grid": 4, "frame_bias": 3, "frames_speed": 1, "speed": 10}
 # Of the others it is what they print that is kept.
 WRITE_THEMSELVES = ("auto_grid", "speed")

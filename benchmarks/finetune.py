@@ -49,7 +49,7 @@ PARTS = ("zero-shot", "throughput", "blindstep", "contest", "gap", "first-order"
 # The largest epsilon that can be stated stands for none.
 GAPS = (8.0, 2.0, 0.5, 90.0)
 PEERS = {"DP-AggZO K=64": 64, "DP-AggZO K=8": 8, "DPZero": 1}
-# All gradients are longer than the clip, whose size Adam divides out again.
+# One clip: Adam divides its size out again where most gradients are longer.
 FIRST_ORDER = [(1.0, rate) for rate in (3e-4, 1e-3, 3e-3)]
 FIRST_ORDER_STEPS = 20
 

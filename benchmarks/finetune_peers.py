@@ -62,7 +62,7 @@ def train(
     evaluations: int,
     batch: int,
 ) -> dict[str, float]:
-    """Tune the model in place in at most so many evaluations; says what it took."""
+    """Tune the model in place in at most so many evaluations, or one pass; says what it took."""
     weights, records = Weights(model), Records(data)
     chance = np.random.default_rng(secrets.randbits(128))
     number, dim, tensors = records.number, weights.dim, len(weights.tensors)
