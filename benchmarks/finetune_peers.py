@@ -48,7 +48,9 @@ class Setting:
     rate: float
 
 
-SETTINGS = tuple(Setting(clip, rate) for clip in (0.1, 1.0) for rate in (3e-4, 1e-3, 3e-3))
+SETTINGS = tuple(
+    Setting(clip, rate) for clip in (0.1, 1.0) for rate in (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+)
 
 
 def train(
