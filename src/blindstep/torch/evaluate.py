@@ -177,10 +177,12 @@ class Evaluator:
         with torch.cuda.stream(aside):
             for _ in range(_WARM):
                 self._by_layer(own)
-        torch.cuda.current_stream(self._device).wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # On a stream of its own, and that of the warm-up: libraries keep a workspace for each stream that
+        # they ran on, and PyTorch may free those of a graph's stream with the graph.
+        with torch.cuda.graph(graph, stream=aside):
             values = self._by_layer(own)
+        torch.cuda.current_stream(self._device).wait_stream(aside)
 
         def play(batch: Batch) -> torch.Tensor:
             for to, given in zip(leaves(own), leaves(batch), strict=True):
