@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -121,19 +122,21 @@ def blindstep_row(
     most: int,
     steps_of: float | None = None,
 ) -> Row:
-    """A run with nothing tuned; with `steps_of`, in the steps of a run at that epsilon."""
+    """A run with nothing tuned; with `steps_of`, in the steps of a run at that epsilon.
+
+    Rows made with another default clip are other rows.
+    """
+    data, privacy = bench.problems[problem].train[seed], bs.Privacy(epsilon, DELTA)
+    usual = privacy if steps_of is None else bs.Privacy(steps_of, DELTA)
+    planned = blindstep.torch.plan(bench.model, len(data["label"]), privacy=usual, evaluations=most)
+    share = planned.bounds.first_clip / math.sqrt(planned.dim / planned.directions)
 
     def make() -> Row:
-        data, privacy = bench.problems[problem].train[seed], bs.Privacy(epsilon, DELTA)
-        usual = privacy if steps_of is None else bs.Privacy(steps_of, DELTA)
-        plan = blindstep.torch.plan(
-            bench.model, len(data["label"]), privacy=usual, evaluations=most
-        )
         result = blindstep.torch.minimize(
             bench.model,
             bench.loss(problem),
             data,
-            plan=dataclasses.replace(plan, privacy=privacy),
+            plan=dataclasses.replace(planned, privacy=privacy),
             batch=BATCH,
         )
         plan, losses = result.plan, result.history.loss
@@ -151,7 +154,7 @@ def blindstep_row(
         }
 
     key = {"part": part, "problem": problem, "method": "blindstep", "seed": seed}
-    return bench.row({**key, "epsilon": epsilon, "most": most}, make)
+    return bench.row({**key, "epsilon": epsilon, "most": most, "clip_share": round(share, 3)}, make)
 
 
 def throughput(bench: Bench, problem: str = "SST-2") -> None:

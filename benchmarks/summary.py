@@ -159,6 +159,8 @@ def finetune() -> str:
         if "test" in row:
             # A run at another epsilon in the same steps has a line of its own.
             name = row.get("method") or row["part"].replace("-", " ")
+            if "clip_share" in row:
+                name += f", clip {row['clip_share']:g}"
             key = (row["problem"], name, row.get("epsilon"), row.get("evaluations", 0), row["part"])
             setting = tuple(row.get(each) for each in ("clip", "rate"))
             groups.setdefault(key, {}).setdefault(setting, []).append(row)
@@ -194,6 +196,28 @@ def throughput() -> str:
     return markdown([*header, "ratio less the largest layer"], lines)
 
 
+def networks() -> str:
+    """Small networks with three clips: the mean of the runs, and the worst of them behind a stroke."""
+    names = {0.5: "half the clip", 1.0: "default", 2.0: "twice"}
+    cells: dict[tuple[str, float], dict[float, Row]] = {}
+    for row in json.loads((RESULTS / "networks.json").read_text())["rows"]:
+        cells.setdefault((row["problem"], row["epsilon"]), {})[row["clip"]] = row
+
+    def line(own: dict[float, Row], what: str, scale: float, digits: int) -> list[str]:
+        pairs = [(scale * own[clip][what], scale * own[clip][f"worst_{what}"]) for clip in names]
+        return [f"{mean:.{digits}f} / {worst:.{digits}f}" for mean, worst in pairs]
+
+    lines = [
+        [problem, f"{epsilon:g}", *line(own, "loss", 1.0, 2), *line(own, "accuracy", 100.0, 1)]
+        for (problem, epsilon), own in cells.items()
+        if len(own) == len(names)
+    ]
+    of_loss, points = (
+        [f"{what}, {name}" for name in names.values()] for what in ("loss", "points")
+    )
+    return markdown(["problem", "epsilon", *of_loss, *points], lines)
+
+
 def _finetune_rows() -> list[Row]:
     return json.loads((RESULTS / "finetune.json").read_text())["rows"]
 
@@ -212,6 +236,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "evaluations": evaluations,
         "finetune": finetune,
         "throughput": throughput,
+        "networks": networks,
     },
     "docs/scaling.md": summary_speed.TABLES,
     "docs/frames.md": {name: text_of(name) for name in ("frame_bias", "frames_speed")},

@@ -11,8 +11,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from benchmarks import finetune, finetune_first_order, finetune_peers, finetune_problems
+from benchmarks import (
+    finetune,
+    finetune_first_order,
+    finetune_peers,
+    finetune_problems,
+    networks,
+)
 from benchmarks.finetune_problems import Task
+from benchmarks.utility_problems import split_table
 from examples import finetune_sst2
 
 import blindstep as bs
@@ -290,3 +297,17 @@ def test_every_part_of_the_benchmark_writes_its_rows_once(tmp_path, monkeypatch)
     again = finetune.Bench(SmallLanguageModel(), {"letters": small()}, path, {})
     finetune.run(again, list(finetune.PARTS), ["letters"], math.inf)
     assert len(again.rows) == len(rows)
+
+
+# Small networks.
+
+
+def test_a_row_of_small_networks_has_its_worst_run(monkeypatch):
+    chance = np.random.default_rng(0)
+    features = chance.normal(size=(300, 6)).astype(np.float32)
+    split = split_table(features, (features[:, 0] > 0).astype(np.int32))
+    monkeypatch.setitem(networks.PROBLEMS, "made up", lambda: split)
+    row = networks.row("made up", 8.0, 1.0, runs=2, most=20_000)
+    assert row["accuracy"] > 0.7
+    assert row["worst_accuracy"] <= row["accuracy"]
+    assert row["worst_loss"] >= row["loss"]

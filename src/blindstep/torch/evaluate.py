@@ -178,8 +178,8 @@ class Evaluator:
             for _ in range(_WARM):
                 self._by_layer(own)
         graph = torch.cuda.CUDAGraph()
-        # On a stream of its own, and that of the warm-up: libraries keep a workspace for each stream that
-        # they ran on, and PyTorch may free those of a graph's stream with the graph.
+        # On a stream of its own, and that of the warm-up: libraries keep a workspace for each stream
+        # that they ran on, and PyTorch may free those of a graph's stream with the graph.
         with torch.cuda.graph(graph, stream=aside):
             values = self._by_layer(own)
         torch.cuda.current_stream(self._device).wait_stream(aside)

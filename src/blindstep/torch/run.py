@@ -7,6 +7,7 @@ step that is being made. After a crash the weights are made again from the start
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -33,6 +34,9 @@ from blindstep.private.schedule import Kind
 from blindstep.torch.course import Course, look_shifts
 from blindstep.torch.crew import Crew
 from blindstep.torch.evaluate import Shift
+
+# How much longer a leaf's unit may be than that of the largest one, were it as large.
+_LONGEST = 8.0
 
 
 def run(
@@ -78,9 +82,25 @@ def _look(plan: Plan, crew: Crew, session: Session) -> tuple[np.ndarray, float, 
     release = look_at_answers(session, plan, answer)
     take_looks(plan, session, finder, shifts, release)
     units = finder.units()
-    found = units.lengths * lengths
+    found = lengths * within_reason(units.lengths, crew.weights.sizes)
     widening = max(1.0, crew.weights.nearest(found) / plan.smoothing)
     return found, units.unit, units.jumps, widening
+
+
+def within_reason(
+    found: Float[np.ndarray, " leaves"], sizes: Sequence[int]
+) -> Float[np.ndarray, " leaves"]:
+    """The units that looks found, none of them far longer than that of the largest leaf.
+
+    A look sees a few directions of a leaf. One that the loss does not depend on, such as the same
+    change of both scores of a softmax, makes the slope there look like 0, and the unit endless. The
+    fewer numbers a leaf has, the likelier that is, and the less reason there is for a long unit: each
+    of them moves all that the leaf's layer computes.
+    """
+    largest = int(np.argmax(sizes))
+    if len(found) == 1:  # one unit for all leaves
+        return found
+    return np.minimum(found, _LONGEST * found[largest] * np.sqrt(np.array(sizes) / sizes[largest]))
 
 
 def _steps(
