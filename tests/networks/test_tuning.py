@@ -9,6 +9,7 @@ import torch
 import blindstep as bs
 import blindstep.torch as tuning
 from blindstep.errors import InvalidArgument, RunsInEvaluationMode
+from blindstep.estimate.scales import Units
 from blindstep.ledger import sealed_json
 from blindstep.torch.run import within_reason
 from small_networks import (
@@ -68,11 +69,17 @@ def test_a_direction_that_the_loss_ignores_makes_no_step_endless(seed):
         assert float(of(model, data).mean()) < 0.65  # of a start at 0.9
 
 
-def test_a_unit_is_within_reason_for_the_size_of_its_leaf():
-    sizes = (6400, 64, 100)
-    np.testing.assert_allclose(within_reason(np.array([0.5, 0.01, 0.3]), sizes), [0.5, 0.01, 0.3])
-    np.testing.assert_allclose(within_reason(np.array([0.5, 1e6, 9.0]), sizes), [0.5, 0.4, 0.5])
-    np.testing.assert_allclose(within_reason(np.array([7.0]), sizes), [7.0])
+def test_a_unit_is_within_reason_for_the_size_of_its_tensor():
+    def kept(found, seen, lengths=(1.0, 1.0, 2.0), own=(0.1, 0.1, 0.1)):
+        units = Units(np.array(found), 1.0, False, np.array(seen))
+        return within_reason(units, np.array(lengths), (6400, 64, 100), np.array(own)).tolist()
+
+    every = [True, True, True]
+    assert kept([0.5, 0.01, 0.3], every) == pytest.approx([0.5, 0.01, 0.6])
+    assert kept([0.5, 1e6, 9.0], every) == pytest.approx([0.5, 0.4, 1.0])
+    assert kept([7.0, 1e6, 0.3], [False, False, True]) == pytest.approx([0.1, 0.1, 0.6])
+    assert kept([0.01, 3.0, 3.0], [False] * 3) == pytest.approx([0.01, 0.1, 0.1])
+    assert kept([7.0], [False]) == pytest.approx([7.0, 7.0, 14.0])  # one unit for all
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -120,6 +127,29 @@ def test_adapters_are_tuned_and_nothing_else():
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == set(result.names)
     assert all("up" in name or "down" in name for name in changed)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_adapters_that_start_at_0_learn(seed):
+    # Their first factor has no slope as long as the second one is 0, and then it has.
+    torch.manual_seed(seed)
+    layers = torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)
+    model = torch.nn.Sequential(
+        *(Adapted(m, 4) if len(list(m.parameters())) else m for m in layers)
+    )
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(1000, 16)).astype(np.float32))
+    data = {"x": x, "y": x[:, :4].argmax(1)}
+
+    def of(model, batch):
+        return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+
+    def mean():
+        with torch.no_grad():
+            return float(of(model, data).mean())
+
+    before, privacy = mean(), bs.Privacy(epsilon=8, delta=1e-5)
+    tuning.minimize(model, of, data, privacy=privacy, evaluations=500_000, batch=500, seed=seed)
+    assert mean() < before - 0.05
 
 
 def test_people_are_protected_whole_and_every_row_of_theirs_counts():

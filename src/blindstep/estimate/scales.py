@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from blindstep.estimate.looks import FIRST, Look, Parts
 
@@ -35,6 +35,9 @@ _SURE = 3.0
 _LEAST_EIGENVALUE = 0.1
 # Less than this share of records moved by the probes: they are too close.
 _TOO_FEW = 0.2
+# Noises that three neighbouring places must hold to be believed. Some of many leaves have no slope at
+# all (an adapter's, behind one that starts at 0), and the fullest three of 80 hold 4 noises by chance.
+_SURE_ALONE, _SURE_OF_MANY = 2.0, 6.0
 # Noise on a place of a histogram beyond which its shape is not to be read.
 _HIDDEN = 0.25
 # Noise on a place beyond which histograms of all looks are read together.
@@ -102,6 +105,7 @@ class Units(NamedTuple):
     lengths: Float[np.ndarray, " leaves"]  # the natural unit of the parameters in each leaf
     unit: float  # the unit of the loss
     jumps: bool  # whether the loss is a staircase
+    seen: Bool[np.ndarray, " leaves"]  # whether any look saw a slope in a leaf
 
 
 class Finder:
@@ -130,6 +134,7 @@ class Finder:
         self._window = _WINDOW if out == 1.0 else _WIDE
         self.distance = _FIRST_DISTANCE * max(1.0, size)
         self.even = np.ones(len(look.leaves))
+        self._seen = np.zeros(len(look.leaves), bool)
         self._axes = np.eye(look.dim) if look.crossed else np.ones(look.dim if look.axes else 1)
         self._values, self._counts, self._taken = np.zeros(()), np.zeros(()), 0
         self._slopes: list[tuple[float, float]] = []  # (h, slope) of each look that saw one
@@ -152,7 +157,9 @@ class Finder:
         # A loss that is 0 for nearly everybody has no size of its own at the start.
         self._sized = _around_heaviest(self._values) > max(_TOO_FEW * self._taken, 3.0 * noise)
         weight = np.array([_around_heaviest(leaf) for leaf in parts.slopes])
-        seen = weight >= max(_TOO_FEW, 2.0 * self._noise)
+        sure = _SURE_ALONE if len(weight) == 1 else _SURE_OF_MANY
+        seen = weight >= max(_TOO_FEW, sure * self._noise)
+        self._seen = self._seen | seen
         if not np.any(seen):
             self._silent = True
             self.distance *= _FARTHER
@@ -182,7 +189,7 @@ class Finder:
     def units(self) -> Units:
         """The same by leaves, where the directions are not the axes."""
         length, unit, jumps = self._found()
-        return Units(length * self.even, unit, jumps)
+        return Units(length * self.even, unit, jumps, self._seen)
 
     def _found(self) -> tuple[float, float, bool]:
         """The length of a natural unit, the unit of the loss, and whether the loss is a staircase."""

@@ -23,7 +23,7 @@ from blindstep.drivers.looking import (
 )
 from blindstep.drivers.progress import RunProgress
 from blindstep.estimate.estimators import Estimator, from_values
-from blindstep.estimate.scales import Finder
+from blindstep.estimate.scales import Finder, Units
 from blindstep.estimate.vectors import Query
 from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.session import Session
@@ -35,7 +35,7 @@ from blindstep.torch.course import Course, look_shifts
 from blindstep.torch.crew import Crew
 from blindstep.torch.evaluate import Shift
 
-# How much longer a leaf's unit may be than that of the largest one, were it as large.
+# How much longer a tensor's unit may be than that of the largest one, were it as large.
 _LONGEST = 8.0
 
 
@@ -82,25 +82,42 @@ def _look(plan: Plan, crew: Crew, session: Session) -> tuple[np.ndarray, float, 
     release = look_at_answers(session, plan, answer)
     take_looks(plan, session, finder, shifts, release)
     units = finder.units()
-    found = lengths * within_reason(units.lengths, crew.weights.sizes)
-    widening = max(1.0, crew.weights.nearest(found) / plan.smoothing)
+    weights = crew.weights
+    found = within_reason(units, lengths, weights.sizes, weights.sizes_of_numbers())
+    widening = max(1.0, weights.nearest(found) / plan.smoothing)
     return found, units.unit, units.jumps, widening
 
 
 def within_reason(
-    found: Float[np.ndarray, " leaves"], sizes: Sequence[int]
-) -> Float[np.ndarray, " leaves"]:
-    """The units that looks found, none of them far longer than that of the largest leaf.
+    units: Units,
+    lengths: Float[np.ndarray, " tensors"],
+    sizes: Sequence[int],
+    own: Float[np.ndarray, " tensors"],
+) -> Float[np.ndarray, " tensors"]:
+    """The natural units of the tensors that looks found, where there is reason to believe them.
 
-    A look sees a few directions of a leaf. One that the loss does not depend on, such as the same
+    A look sees a few directions of a tensor. One that the loss does not depend on, such as the same
     change of both scores of a softmax, makes the slope there look like 0, and the unit endless. The
-    fewer numbers a leaf has, the likelier that is, and the less reason there is for a long unit: each
-    of them moves all that the leaf's layer computes.
+    fewer numbers a tensor has, the likelier that is, and the less reason there is for a long unit: each
+    of them moves all that its layer computes. So units are bounded by that of the largest tensor.
+
+    A tensor in which no look saw a slope moves by no more than its own size: the first factor of an
+    adapter whose second one starts at 0 will matter as soon as that one has moved.
+
+    Args:
+        units: what the looks found, in units of `lengths`.
+        lengths: units to begin with.
+        sizes: how many numbers each tensor has.
+        own: the usual size of its numbers.
     """
-    largest = int(np.argmax(sizes))
-    if len(found) == 1:  # one unit for all leaves
-        return found
-    return np.minimum(found, _LONGEST * found[largest] * np.sqrt(np.array(sizes) / sizes[largest]))
+    found, seen, numbers = units.lengths, units.seen, np.array(sizes)
+    if len(found) == 1:  # one unit for all tensors
+        return found * lengths
+    largest = int(np.argmax(np.where(seen, numbers, 0)))
+    if seen[largest]:
+        most = _LONGEST * found[largest] * np.sqrt(numbers / numbers[largest])
+        found = np.minimum(found, most)
+    return np.where(seen, found * lengths, np.minimum(found * lengths, own))
 
 
 def _steps(
