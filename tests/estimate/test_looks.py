@@ -152,3 +152,17 @@ def test_natural_coordinates_are_placed_at_the_origin():
     points = np.random.default_rng(7).normal(size=(3, 2))
     np.testing.assert_allclose(turned.natural(turned.place(points)), points)
     np.testing.assert_allclose(turned.lengths, [np.sqrt(5.0), 4.0])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_noise_is_not_taken_for_the_slope_of_a_leaf_that_has_none(seed):
+    look, noise = Look((100, 100), 4, signs=True), 0.05
+    finder, chance = Finder(look, 1.0, noise, 0.5), np.random.default_rng(seed)
+    for _ in range(finder.looks):
+        release = noise * chance.standard_normal(look.size)
+        histograms = release.reshape(3, PLACES)
+        histograms[[0, 2], PLACES // 2] += 0.9  # the first leaf's slopes and the values: about 1
+        finder.take(release)
+    units = finder.units()
+    assert units.seen.tolist() == [True, False]
+    assert units.lengths[1] < 16 * units.lengths[0]
