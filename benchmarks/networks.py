@@ -5,8 +5,8 @@
 
 A network with 16 hidden units on the digits, on spam and on the bank's records, from PyTorch's own
 start, two million forward passes of a record, delta 1e-5, eight runs each; with the default clip, and
-with half and twice of it. `optimize.networks` took its default from these rows, so they are scored on
-validation rows, and the test rows stay out of it.
+with half and twice of it. Scored on validation rows. How the default was chosen is told in
+docs/benchmarks.md: not by these rows alone.
 
 What is counted beside means is the *worst* run: a user makes one.
 """

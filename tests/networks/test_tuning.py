@@ -53,7 +53,8 @@ def test_a_model_learns():
 
 @pytest.mark.parametrize("seed", [19, 20, 34])
 def test_a_direction_that_the_loss_ignores_makes_no_step_endless(seed):
-    # Both scores of a softmax may change alike, and in these runs looks saw little else of the bias.
+    # Both scores of a softmax may change alike, and these runs were lost to it. Two things keep them now:
+    # slopes must stand out of noise, and units are within reason. Either is enough here.
     torch.manual_seed(1)
     model = torch.nn.Linear(8, 2)
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32))
@@ -66,7 +67,7 @@ def test_a_direction_that_the_loss_ignores_makes_no_step_endless(seed):
     result = tuning.minimize(model, of, data, privacy=privacy, evaluations=40_000, seed=seed)
     assert len(result.plan.look_leaves) == 2  # each leaf has a unit of its own
     with torch.no_grad():
-        assert float(of(model, data).mean()) < 0.65  # of a start at 0.9
+        assert float(of(model, data).mean()) < 0.65  # of a start at 0.75
 
 
 def test_a_unit_is_within_reason_for_the_size_of_its_tensor():

@@ -45,8 +45,7 @@ _REACH = 1.5
 _AGREE = 0.3
 # Probes lie at this share of the reach, unless rounding asks for more (`Course.widening`).
 _PROBE = 0.25
-# Of a record's slopes at the start. Much less, and records that the network is sure of pull as hard as
-# all others: scores get better, losses do not (`benchmarks.networks`).
+# Of a record's slopes at the start. With half of it losses end higher (`benchmarks.networks`).
 _CLIP = 0.5
 _DIRECTIONS, _MOST_STEPS, _FEWEST_STEPS, _DROWNED = 16, 160, 20, 0.8
 # One side of a point will do where directions are at most one in so many.
