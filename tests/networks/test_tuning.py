@@ -53,8 +53,8 @@ def test_a_model_learns():
 
 @pytest.mark.parametrize("seed", [19, 20, 34])
 def test_a_direction_that_the_loss_ignores_makes_no_step_endless(seed):
-    # Both scores of a softmax may change alike, and these runs were lost to it. Two things keep them now:
-    # slopes must stand out of noise, and units are within reason. Either is enough here.
+    # Both scores of a softmax may change alike, and these runs were lost to it. Two things keep them
+    # now: slopes must stand out of noise, and units are within reason. Either is enough here.
     torch.manual_seed(1)
     model = torch.nn.Linear(8, 2)
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32))
