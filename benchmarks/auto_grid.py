@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 import blindstep as bs
-from blindstep.optimize import tight
-from blindstep.optimize.choices import Choices
+from blindstep.planning import tight
+from blindstep.planning.choices import Choices
 
 RESULTS = Path(__file__).parent / "results" / "auto_grid.json"
 
@@ -41,7 +41,7 @@ def random_problem(rng: np.random.Generator) -> dict[str, Any]:
     return {
         "dim": int(2 ** rng.uniform(0, 9)),
         "records": int(10 ** rng.uniform(3, 8)),
-        "privacy": bs.Privacy(rho=float(10 ** rng.uniform(-1.5, 1))),
+        "privacy": bs.Privacy(mu=float(10 ** rng.uniform(-1.5, 1))),
         "radius": float(10 ** rng.uniform(-2, 1)),
         "lipschitz": float(10 ** rng.uniform(-1, 1)),
         "gap": float(10 ** rng.uniform(-1, 1)),
@@ -83,7 +83,7 @@ def main() -> None:
         rows.append(
             {
                 **{k: v for k, v in problem.items() if k != "privacy"},
-                "rho": problem["privacy"].rho,
+                "mu": problem["privacy"].mu,
                 "oracle": made.oracle,
                 "period": made.period,
                 "bound": made.tolerance,

@@ -32,8 +32,8 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from benchmarks.data import Records
 from benchmarks.problems import Loss, Problem
-from blindstep.drivers.pytrees import ParameterSpace, count_records
 from blindstep.errors import count, positive
+from blindstep.losses.pytrees import ParameterSpace, count_records
 from blindstep.private.statement import Privacy
 
 # Losses held at once while differences are taken: records x directions.
@@ -108,7 +108,7 @@ def run(
 
 def noise_for(privacy: Privacy | None, setting: Setting) -> float:
     """Sigma on the released sum; 0 without privacy."""
-    return 0.0 if privacy is None else disjoint_noise(privacy.rho, setting.clip, setting.passes)
+    return 0.0 if privacy is None else disjoint_noise(privacy.mu, setting.clip, setting.passes)
 
 
 def disjoint_noise(mu: float, clip: float, passes: int) -> float:

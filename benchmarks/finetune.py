@@ -36,7 +36,7 @@ from examples import finetune_sst2
 import blindstep as bs
 import blindstep.torch
 from benchmarks import finetune_first_order, finetune_peers, finetune_problems
-from blindstep.torch.evaluate import Evaluator, Shift
+from blindstep.torch.evaluate import ModelEvaluator, Shift
 from blindstep.torch.records import KINDS, Records
 from blindstep.torch.weights import Move, Weights
 
@@ -167,7 +167,7 @@ def throughput(bench: Bench, problem: str = "SST-2") -> None:
 
         def make(batch: int = batch) -> Row:
             rows = records.made_up(batch, bench.device, KINDS)
-            made: list[Evaluator] = []
+            made: list[ModelEvaluator] = []
 
             def bare() -> None:
                 for _ in shifts:
@@ -175,7 +175,7 @@ def throughput(bench: Bench, problem: str = "SST-2") -> None:
 
             def begin() -> None:
                 # What a recording and a step take is part of the memory.
-                made.append(Evaluator(weights, loss, records, batch))
+                made.append(ModelEvaluator(weights, loss, records, batch))
                 seeds = np.arange(2 * count).reshape(2, count)
                 weights.norm(seeds[:1], np.ones(1))
                 weights.move(Move(seeds[:1], np.zeros((1, count)), np.ones(count), seeds[1]))

@@ -47,7 +47,7 @@ class _LossModule(nn.Module):
 
 def noise_std(privacy: bs.Privacy, steps: int, clip: float, records: int) -> float:
     """Standard deviation of the noise on a mean gradient, so that all steps together are `privacy`."""
-    return 2 * clip * math.sqrt(steps) / (records * privacy.rho)
+    return 2 * clip * math.sqrt(steps) / (records * privacy.mu)
 
 
 def _clipped_sum(gradients: Tensors, clip: float) -> Tensors:

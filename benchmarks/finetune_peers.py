@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import blindstep as bs
-from blindstep.torch.evaluate import Evaluator, Loss, Shift
+from blindstep.torch.evaluate import Loss, ModelEvaluator, Shift
 from blindstep.torch.records import Records
 from blindstep.torch.weights import Move, Weights
 
@@ -72,7 +72,7 @@ def train(
     parts = np.array_split(np.arange(number), -(-_FEWEST_STEPS // passes))
     # Parts of one size: the rest of the records is left out, as in batches that are dropped.
     size, steps = len(parts[-1]), passes * len(parts)
-    evaluator = Evaluator(weights, loss, records, min(batch, size))
+    evaluator = ModelEvaluator(weights, loss, records, min(batch, size))
     distance = PROBE * math.sqrt(dim)
     clip = scale = 0.0
     for step in range(steps):
@@ -93,7 +93,7 @@ def train(
             unclipped = min(clip, float(np.median(norms)))
             scale = setting.rate / max(unclipped, 1e-12)
         slopes *= np.minimum(1.0, clip / np.maximum(norms, 1e-300))[:, None]
-        noise = 2 * clip * math.sqrt(passes) / (size * privacy.rho)
+        noise = 2 * clip * math.sqrt(passes) / (size * privacy.mu)
         released = slopes.mean(axis=0) + noise * chance.standard_normal(directions)
         # The rate falls to 0, as that of all others here.
         rate = scale * (1 - step / steps)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.speed_problems import Problem
-from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.estimate.directions import Sphere
+from blindstep.losses.pytrees import ParameterSpace
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, Key
 
 import blindstep as bs
 from blindstep.estimate.directions import Directions, Parts, Sphere
-from blindstep.optimize.plan import Plan
+from blindstep.planning.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Problem:
 
 
 _REGULAR, _CAP = 1e-5, 2.0
-_PRIVACY = bs.Privacy(rho=1.0)
+_PRIVACY = bs.Privacy(mu=1.0)
 
 
 def svm_loss(x: jax.Array, record: tuple[jax.Array, jax.Array]) -> jax.Array:

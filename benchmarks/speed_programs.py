@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.speed_problems import Problem
-from blindstep.drivers import compiled
-from blindstep.drivers.pytrees import ParameterSpace
+from blindstep.losses.pytrees import ParameterSpace
 from blindstep.private.gate import Gate, Memory, Permit
 from blindstep.private.noise import fresh_keys
+from blindstep.run import compiled
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def full(problem: Problem) -> Program:
 
     def program(permit: Permit, memory: Memory) -> tuple[Memory, Any]:
         arguments = (
-            compiled.prepare(machine, space),
+            minimize.prepare(machine, space),
             problem.loss,
             space,
             permit,
@@ -82,7 +82,7 @@ def full(problem: Problem) -> Program:
             gate.public,
             None,
         )
-        programs.append(_program(lambda: compiled.run_round.lower(*arguments), arguments))
+        programs.append(_program(lambda: minimize.run_round.lower(*arguments), arguments))
         return programs[0].run()
 
     gate.through(program, machine.horizon)

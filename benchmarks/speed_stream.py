@@ -59,7 +59,7 @@ def streamed(records: int) -> dict[str, Any]:
             plan = bs.plan(
                 records=some,
                 dim=DIM,
-                privacy=bs.Privacy(rho=1.0),
+                privacy=bs.Privacy(mu=1.0),
                 radius=0.1,
                 bounds=bs.Clip(1.0, 1.0),
                 oracle="naive",

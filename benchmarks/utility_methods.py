@@ -29,7 +29,7 @@ from benchmarks import utility_problems as problems
 from benchmarks.baselines import Outcome, Setting
 from benchmarks.data import Records
 from benchmarks.problems import Problem
-from blindstep.drivers.pytrees import ParameterSpace, count_records
+from blindstep.losses.pytrees import ParameterSpace, count_records
 
 BLINDSTEP, GRADIENTS = "blindstep", "blindstep, gradients"
 TUNED, FIRST_ORDER = "blindstep, tuned", "first order, tuned"
@@ -192,8 +192,12 @@ def turned_plan(
 def outcome(result: bs.Result) -> Outcome:
     """The path of a run of blindstep: the means of its rounds. Looks count from the start."""
     plan, rounds = result.plan, np.arange(1, len(result.means) + 1)
-    looks = plan.looks * plan.look_batch * plan.look.evaluations if plan.looks else 0
-    made = looks + (plan.evaluations - looks) * rounds / len(rounds)
+    calibrations = (
+        plan.calibrations * plan.calibration_batch * plan.calibration.evaluations
+        if plan.calibrations
+        else 0
+    )
+    made = calibrations + (plan.evaluations - calibrations) * rounds / len(rounds)
     return Outcome(result.params, result.means, made / plan.records)
 
 

@@ -224,7 +224,7 @@ def contest(users: int = votes.USERS, units: Units | None = None) -> Contest:
     def descent(
         setting: VoteSetting, privacy: bs.Privacy | None, seed: int, crowd: votes.Crowd
     ) -> Any:
-        mu = math.inf if privacy is None else privacy.rho
+        mu = math.inf if privacy is None else privacy.mu
         return descend(setting, users, mu, crowd, seed)
 
     entrants = {

@@ -38,7 +38,7 @@ CLIP, SCHEDULE, MECHANISMS, NOISE, TERMS, GATE, ACCOUNTING = (
     f"private/{name}.py"
     for name in ("clip", "schedule", "mechanisms", "noise", "terms", "gate", "accounting")
 )
-CHACHA, TOEPLITZ = "private/tables/chacha.py", "private/tables/toeplitz.py"
+CHACHA, TOEPLITZ = "private/lattice.py", "private/mechanisms.py"
 LEDGER, SESSION, PROCESSES, SHARING = (
     f"ledger/{name}.py" for name in ("ledger", "session", "processes", "sharing")
 )

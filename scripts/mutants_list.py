@@ -135,7 +135,7 @@ MUTANTS = (
         ACCOUNTING,
         "root = _root(lambda e: _log_delta(mu, e) - target, 0.0, upper)",
         "root = 2 * mu * math.sqrt(math.log(1 / delta))",
-        PAPER + " --rho 8",
+        PAPER + " --mu 8",
         test_of("private", "accounting", "known_values"),
     ),
     mutant(
@@ -146,7 +146,7 @@ MUTANTS = (
         test_of("private", "accounting", "epsilon_is_enough_and_hardly_more"),
     ),
     mutant(
-        "rho rounded up",
+        "mu rounded up",
         ACCOUNTING,
         "return root * (1 - _SAFE)",
         "return root * (1 + _SAFE)",

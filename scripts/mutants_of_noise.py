@@ -57,7 +57,7 @@ OF_NOISE = (
     ),
     mutant(
         "noise x 0.9: in the sampler",
-        "private/tables/discrete_gaussian.py",
+        "private/lattice.py",
         "return (_FACTOR * coarse + fine).astype(jnp.float64)",
         "return jnp.rint(0.9 * (_FACTOR * coarse + fine).astype(jnp.float64))",
         TIGHT,

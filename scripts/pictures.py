@@ -132,12 +132,12 @@ def gain(axes: Axes, ink: str) -> None:
 
 def epsilons(axes: Axes, ink: str) -> None:
     """Epsilon at delta 1e-5: exactly, and by the formula of the paper (erratum 3)."""
-    rho = np.linspace(0.05, 10, 120)
-    exact = [accounting.epsilon(float(r), 1e-5) for r in rho]
-    axes.plot(rho, exact, color=BLUE, lw=2.2, label="exact")
-    printed = 2 * rho * np.sqrt(np.log(1e5))
-    axes.plot(rho, printed, "--", color=GREY, lw=1.8, label="2 rho sqrt(ln 1/delta)")
-    axes.set_xlabel("rho (Gaussian-DP)")
+    mu = np.linspace(0.05, 10, 120)
+    exact = [accounting.epsilon(float(r), 1e-5) for r in mu]
+    axes.plot(mu, exact, color=BLUE, lw=2.2, label="exact")
+    printed = 2 * mu * np.sqrt(np.log(1e5))
+    axes.plot(mu, printed, "--", color=GREY, lw=1.8, label="2 mu sqrt(ln 1/delta)")
+    axes.set_xlabel("mu (Gaussian-DP)")
     axes.set_ylabel("epsilon at delta = 1e-5")
     axes.legend(frameon=False, labelcolor=ink)
 

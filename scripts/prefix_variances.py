@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from blindstep.optimize.prefix import prefix_of
-from blindstep.private.mechanisms import BinaryTree, Independent, Mechanism
-from blindstep.private.tables.toeplitz import BLT, SquareRoot
+from blindstep.private.mechanisms import BLT, BinaryTree, Independent, Mechanism, SquareRoot
 
 HORIZONS = (64, 1024, 16384, 2**20)
 

@@ -24,7 +24,7 @@ import jax.extend.core as core
 import numpy as np
 
 import blindstep as bs
-from blindstep.drivers import compiled, host, optimizer
+from blindstep.run import ask_tell, compiled, host
 
 MOST_MODULES = 13
 SOURCE = str(pathlib.Path(bs.__file__).parent)
@@ -37,7 +37,7 @@ Walk = list[str]
 def plan_of(sharing: str) -> bs.Plan:
     """A small plan in which every kind of step takes part."""
     return bs.plan(
-        records=24, dim=3, privacy=bs.Privacy(rho=1.0), radius=0.5, bounds=bs.Clip(1.0, 0.5),
+        records=24, dim=3, privacy=bs.Privacy(mu=1.0), radius=0.5, bounds=bs.Clip(1.0, 0.5),
         rounds=1, horizon=2, period=2, first_batch=4, diff_batch=2, directions=2, mechanism="tree",
         sharing=sharing,
     )  # fmt: skip
@@ -250,13 +250,13 @@ def _from_outside(plan: bs.Plan, run: Callable[[int, str], None]) -> tuple[list[
     first = int(bs.Optimizer(plan, np.zeros(3), seed=1).ask().rows[0])
     with (
         tempfile.TemporaryDirectory() as directory,
-        traced(optimizer, "release_answers") as walks,
+        traced(ask_tell, "release_answers") as walks,
         watched() as seen,
     ):
         run(first, directory)
     # The answers are saved and named in the ledger before they are used: that leads nowhere else.
-    before = [module for module in seen if room(module) == "drivers"]
-    aside = [module for module in seen if room(module) != "drivers"]
+    before = [module for module in seen if room(module) in ("run", "losses")]
+    aside = [module for module in seen if room(module) not in ("run", "losses")]
     return [before + walk for walk in walks[0]], once(aside)
 
 

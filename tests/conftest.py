@@ -20,7 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 install_import_hook(
     [
         *("blindstep.private", "blindstep.ledger", "blindstep.estimate", "blindstep.drivers"),
-        *("blindstep.insight", "blindstep.sklearn", "blindstep.optimize.conversion"),
+        *("blindstep.insight", "blindstep.sklearn", "blindstep.optimize.machine"),
         *("blindstep.optimize.learners", "blindstep.optimize.prefix"),
     ],
     "typechecking.checked",

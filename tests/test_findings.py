@@ -134,7 +134,7 @@ def test_where_figures_or_clips_are_chosen_tuning_is_said_to_be_left_out():
     assert "not accounted for" in about
     assert "no privacy statement accounts for tuning" in words_of("docs/choosing-parameters.md")
     assert "no privacy statement of this package accounts" in words_of(
-        "src/blindstep/insight/clipping.py"
+        "src/blindstep/insight/tables.py"
     )
     assert "privacy of that choice is not accounted for" in words_of("benchmarks/data.py")
     assert "not accounted for" in words_of("benchmarks/utility.py")

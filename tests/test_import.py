@@ -60,7 +60,7 @@ def test_importing_leaves_the_precision_of_the_program_alone():
         "import jax.numpy as jnp, blindstep as bs\n"
         "bs.minimize, bs.Optimizer, bs.host\n"
         "assert jnp.zeros(1).dtype == 'float32'\n"
-        "plan = bs.plan(dim=1, records=4, privacy=bs.Privacy(rho=1), radius=1, bounds=bs.Clip(1),\n"
+        "plan = bs.plan(dim=1, records=4, privacy=bs.Privacy(mu=1), radius=1, bounds=bs.Clip(1),\n"
         "               horizon=1, first_batch=4)\n"
         "result = bs.minimize(lambda p, z: abs(p - z), 0.5, jnp.ones(4), plan=plan)\n"
         "assert result.history.gradient_norm.dtype == 'float64'\n"

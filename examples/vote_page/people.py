@@ -16,7 +16,7 @@ from taste import World, vector
 
 from blindstep.serve import Client
 
-Told = Callable[[int, float], None]
+StepInfo = Callable[[int, float], None]
 
 
 def visit(client: Client, study: str, person: int, world: World) -> bool:
@@ -32,7 +32,7 @@ def visit(client: Client, study: str, person: int, world: World) -> bool:
 
 
 def run(
-    address: str, token: str, study: str, people: int, told: Told, threads: int = 8
+    address: str, token: str, study: str, people: int, told: StepInfo, threads: int = 8
 ) -> dict[str, float]:
     """Send all visitors; gives satisfaction before, after, and at the hidden taste itself."""
     world, client = World(), Client(address, token)

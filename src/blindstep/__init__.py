@@ -10,39 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; at run time the table below does it
-    from blindstep.drivers import host
-    from blindstep.drivers.callbacks import LossFailed
-    from blindstep.drivers.columns import encode
-    from blindstep.drivers.compiled import minimize
-    from blindstep.drivers.engines import EngineLost
-    from blindstep.drivers.optimizer import Optimizer
-    from blindstep.drivers.result import History, Result
-    from blindstep.drivers.tune import Tuned, tune
-    from blindstep.drivers.values import Value, value
     from blindstep.errors import (
         BlindstepError,
-        HopelessPlan,
-        HorizonExceeded,
-        InvalidArgument,
-        LargeDelta,
-        LossNotFinite,
-        NoEntropy,
-        RunsInEvaluationMode,
-        SecretCopied,
-        VacuousPlan,
-    )
-    from blindstep.estimate.bounds import Bounds, Clip, Lipschitz, Range
-    from blindstep.estimate.scales import Scales
-    from blindstep.insight.audit import Audit, audit
-    from blindstep.insight.certificate import Certificate, certificate
-    from blindstep.insight.clipping import fraction_clipped
-    from blindstep.insight.report import report
-    from blindstep.ledger.refusals import (
         BudgetExceeded,
         CheckpointDamaged,
         CheckpointError,
         CheckpointMismatch,
         CheckpointUnwritable,
+        HopelessPlan,
+        HorizonExceeded,
+        InvalidArgument,
+        LargeDelta,
         LedgerBusy,
         LedgerDamaged,
         LedgerError,
@@ -50,14 +28,34 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the table below 
         LedgerTruncated,
         LedgerUnreadable,
         LedgerUnwritable,
+        LossNotFinite,
+        NoEntropy,
         NoiseReused,
         ProcessLost,
         RecordsConsumed,
+        RunsInEvaluationMode,
+        SecretCopied,
         StorageError,
+        VacuousPlan,
     )
-    from blindstep.optimize.plan import Plan
-    from blindstep.optimize.planner import plan
+    from blindstep.estimate.bounds import Bounds, Clip, Lipschitz, Range
+    from blindstep.estimate.scales import Scales
+    from blindstep.insight.audit import Audit, audit
+    from blindstep.insight.certificate import Certificate, certificate
+    from blindstep.insight.report import report
+    from blindstep.insight.tables import fraction_clipped
+    from blindstep.losses.data_frames import encode
+    from blindstep.losses.engines import EngineLost
+    from blindstep.losses.error_checks import LossFailed
+    from blindstep.planning.plan import Plan
+    from blindstep.planning.planner import plan
     from blindstep.private.statement import Privacy, Statement
+    from blindstep.run import host
+    from blindstep.run.ask_tell import Optimizer
+    from blindstep.run.compiled import minimize
+    from blindstep.run.result import History, Result
+    from blindstep.run.tune import Tuned, tune
+    from blindstep.run.value import Value, value
 
 __version__ = "0.2.0"
 
@@ -67,56 +65,56 @@ _HOMES = {
     "Audit": "blindstep.insight.audit",
     "BlindstepError": "blindstep.errors",
     "Bounds": "blindstep.estimate.bounds",
-    "BudgetExceeded": "blindstep.ledger.refusals",
+    "BudgetExceeded": "blindstep.errors",
     "Certificate": "blindstep.insight.certificate",
-    "CheckpointDamaged": "blindstep.ledger.refusals",
-    "CheckpointError": "blindstep.ledger.refusals",
-    "CheckpointMismatch": "blindstep.ledger.refusals",
-    "CheckpointUnwritable": "blindstep.ledger.refusals",
+    "CheckpointDamaged": "blindstep.errors",
+    "CheckpointError": "blindstep.errors",
+    "CheckpointMismatch": "blindstep.errors",
+    "CheckpointUnwritable": "blindstep.errors",
     "Clip": "blindstep.estimate.bounds",
-    "EngineLost": "blindstep.drivers.engines",
-    "History": "blindstep.drivers.result",
+    "EngineLost": "blindstep.losses.engines",
+    "History": "blindstep.run.result",
     "HopelessPlan": "blindstep.errors",
     "HorizonExceeded": "blindstep.errors",
     "InvalidArgument": "blindstep.errors",
     "LargeDelta": "blindstep.errors",
-    "LedgerBusy": "blindstep.ledger.refusals",
-    "LedgerDamaged": "blindstep.ledger.refusals",
-    "LedgerError": "blindstep.ledger.refusals",
-    "LedgerMismatch": "blindstep.ledger.refusals",
-    "LedgerTruncated": "blindstep.ledger.refusals",
-    "LedgerUnreadable": "blindstep.ledger.refusals",
-    "LedgerUnwritable": "blindstep.ledger.refusals",
+    "LedgerBusy": "blindstep.errors",
+    "LedgerDamaged": "blindstep.errors",
+    "LedgerError": "blindstep.errors",
+    "LedgerMismatch": "blindstep.errors",
+    "LedgerTruncated": "blindstep.errors",
+    "LedgerUnreadable": "blindstep.errors",
+    "LedgerUnwritable": "blindstep.errors",
     "Lipschitz": "blindstep.estimate.bounds",
-    "LossFailed": "blindstep.drivers.callbacks",
+    "LossFailed": "blindstep.losses.error_checks",
     "LossNotFinite": "blindstep.errors",
     "NoEntropy": "blindstep.errors",
-    "NoiseReused": "blindstep.ledger.refusals",
-    "Optimizer": "blindstep.drivers.optimizer",
-    "Plan": "blindstep.optimize.plan",
+    "NoiseReused": "blindstep.errors",
+    "Optimizer": "blindstep.run.ask_tell",
+    "Plan": "blindstep.planning.plan",
     "Privacy": "blindstep.private.statement",
-    "ProcessLost": "blindstep.ledger.refusals",
+    "ProcessLost": "blindstep.errors",
     "Range": "blindstep.estimate.bounds",
-    "RecordsConsumed": "blindstep.ledger.refusals",
-    "Result": "blindstep.drivers.result",
+    "RecordsConsumed": "blindstep.errors",
+    "Result": "blindstep.run.result",
     "RunsInEvaluationMode": "blindstep.errors",
     "Scales": "blindstep.estimate.scales",
     "SecretCopied": "blindstep.errors",
     "Statement": "blindstep.private.statement",
-    "StorageError": "blindstep.ledger.refusals",
-    "Tuned": "blindstep.drivers.tune",
+    "StorageError": "blindstep.errors",
+    "Tuned": "blindstep.run.tune",
     "VacuousPlan": "blindstep.errors",
-    "Value": "blindstep.drivers.values",
+    "Value": "blindstep.run.value",
     "audit": "blindstep.insight.audit",
     "certificate": "blindstep.insight.certificate",
-    "encode": "blindstep.drivers.columns",
-    "fraction_clipped": "blindstep.insight.clipping",
-    "host": "blindstep.drivers",
-    "minimize": "blindstep.drivers.compiled",
-    "plan": "blindstep.optimize.planner",
+    "encode": "blindstep.losses.data_frames",
+    "fraction_clipped": "blindstep.insight.tables",
+    "host": "blindstep.run",
+    "minimize": "blindstep.run.compiled",
+    "plan": "blindstep.planning.planner",
     "report": "blindstep.insight.report",
-    "tune": "blindstep.drivers.tune",
-    "value": "blindstep.drivers.values",
+    "tune": "blindstep.run.tune",
+    "value": "blindstep.run.value",
 }
 
 __all__ = [

@@ -18,8 +18,8 @@ from benchmarks.baselines import Setting
 from benchmarks.data import Split, read_libsvm
 from scipy import stats
 
-from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.errors import InvalidArgument
+from blindstep.losses.pytrees import ParameterSpace
 from blindstep.private import accounting
 from blindstep.private.statement import Privacy
 
@@ -126,7 +126,7 @@ class TestNoise:
 
     @pytest.mark.parametrize(("passes", "batches"), [(1, 1), (9, 1), (4, 5)])
     def test_first_order_noise_is_two_clips_root_passes_over_mu(self, passes, batches):
-        privacy = Privacy(rho=0.8)
+        privacy = Privacy(mu=0.8)
         found = squared_noise(Setting(passes, batches, CLIP, 0.3), privacy)
         wanted = 2 * CLIP * math.sqrt(passes) / 0.8
         low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], 3000)
@@ -138,7 +138,7 @@ class TestNoise:
     @pytest.mark.parametrize("directions", [1, 5])
     def test_zeroth_order_noise_has_one_number_for_each_direction(self, directions):
         """One step: x = -(rate / batch K) sum_j noise_j u_j, with known u_j. Solve for the noise."""
-        privacy, setting = Privacy(rho=0.8), Setting(1, 1, CLIP, 1.0, directions, 0.1)
+        privacy, setting = Privacy(mu=0.8), Setting(1, 1, CLIP, 1.0, directions, 0.1)
         records = {"a": np.zeros((40, 1))}
         problem = problem_of(lambda params, record: 0.0 * jnp.sum(params), DIM, records)
         found = []
@@ -168,7 +168,7 @@ class TestNoise:
         """A peer draws its noise from the generator that made its direction."""
         records = {"a": np.zeros((4, 1))}
         problem = problem_of(lambda params, record: 0.0 * jnp.sum(params), DIM, records)
-        setting, privacy = Setting(1, 1, CLIP, 1.0, 1, 0.1), Privacy(rho=1.0)
+        setting, privacy = Setting(1, 1, CLIP, 1.0, 1, 0.1), Privacy(mu=1.0)
         sizes = []
         for seed in range(200):
             moved = np.asarray(baselines.run(problem, records, privacy, setting, seed).params)
@@ -254,8 +254,8 @@ class TestProblems:
         problem = problem_of(linear, 3, records)
         for directions, passes in ((0, 5), (1, 60), (5, 10)):
             setting = Setting(passes, 2, 3.0, 1.0 / passes, directions, 0.1)
-            outcome = baselines.run(problem, records, Privacy(rho=1.0), setting, 0)
+            outcome = baselines.run(problem, records, Privacy(mu=1.0), setting, 0)
             assert np.all(np.asarray(outcome.params) < -0.1), directions
             smaller = dataclasses.replace(setting, passes=1)
-            noises = [baselines.noise_for(Privacy(rho=1.0), each) for each in (smaller, setting)]
+            noises = [baselines.noise_for(Privacy(mu=1.0), each) for each in (smaller, setting)]
             assert noises[0] < noises[1]

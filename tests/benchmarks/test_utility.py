@@ -136,7 +136,7 @@ def test_every_tuned_method_has_as_many_settings_and_the_same_most_evaluations(m
             assert len(set(entrant.settings)) == len(entrant.settings), name
     assert set(METHODS) - set(given.entrants) == set()
     assert set(METHODS) - set(asked.entrants) == {"blindstep, gradients", "DP-AggZO"}
-    privacy = bs.Privacy(rho=1.0)
+    privacy = bs.Privacy(mu=1.0)
     for turned in given.entrants["blindstep, tuned"].settings:
         about = (make(), RECORDS, privacy, turned, given.evaluations, "values")
         assert utility_methods.turned_plan(*about).evaluations <= given.evaluations * RECORDS
@@ -162,7 +162,7 @@ def test_first_order_has_the_plans_of_values():
     entrants = utility_methods.contest(small()).entrants
     values, exact = (entrants[n].settings for n in ("blindstep, tuned", "first order, tuned"))
     assert values == exact
-    budget = bs.Privacy(rho=1.0)
+    budget = bs.Privacy(mu=1.0)
     plans = [
         utility_methods.turned_plan(small(), 1_000, budget, turned, 1_000, estimate)
         for turned in (utility_methods.Turned(1.0, 1.0, 1.0), utility_methods.Turned(2.0, 2.5, 0.4))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from blindstep.ledger import places
+from blindstep.ledger import data_ledger
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("home")
-    monkeypatch.setenv(places.HOME, str(folder))
+    monkeypatch.setenv(data_ledger.HOME, str(folder))
     return folder

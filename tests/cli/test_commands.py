@@ -15,9 +15,9 @@ RUNNER = CliRunner()
 KEYS = {
     *("preset", "oracle", "mechanism", "horizon", "period", "rounds", "first_batch", "diff_batch"),
     *("directions", "reach", "step", "radius", "sensitivity", "noise_std", "release_std_max"),
-    *("release_std_mean", "rho", "epsilon", "delta", "tolerance"),
+    *("release_std_mean", "mu", "epsilon", "delta", "tolerance"),
 }
-SMALL = ["--rho", "1", "--radius", "0.1", "--lipschitz", "1", "--gap", "1"]
+SMALL = ["--mu", "1", "--radius", "0.1", "--lipschitz", "1", "--gap", "1"]
 PLAN = ["plan", "--preset", "paper", "--records", "1000000", "--dim", "100", *SMALL]
 
 
@@ -28,9 +28,9 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("budget", "name", "value"),
     [
-        (("--rho", "1", "--delta", "1e-5"), "epsilon", 4.3772),
-        (("--rho", "8"), "epsilon", 65.32),
-        (("--epsilon", "4.3772", "--delta", "1e-5"), "rho", 1.0),
+        (("--mu", "1", "--delta", "1e-5"), "epsilon", 4.3772),
+        (("--mu", "8"), "epsilon", 65.32),
+        (("--epsilon", "4.3772", "--delta", "1e-5"), "mu", 1.0),
     ],
 )
 def test_privacy_json(budget, name, value):
@@ -47,14 +47,14 @@ def test_plan_json():
 def test_a_plan_without_a_radius_finds_its_scales():
     sizes = ("plan", "--records", "10000", "--dim", "20", "--epsilon", "1", "--delta", "1e-6")
     out = json.loads(run(*sizes, "--json").stdout)
-    assert (out["preset"], out["looks"], out["tolerance"]) == ("scaled", 4, None)
+    assert (out["preset"], out["calibrations"], out["tolerance"]) == ("auto", 4, None)
     fewer = json.loads(run(*sizes, "--evaluations", "1000000", "--json").stdout)
     work = [
         math.prod(each[name] for name in ("directions", "first_batch", "rounds", "horizon"))
         for each in (fewer, out)
     ]
     assert 2 * work[0] <= 1_000_000 < 2 * work[1]
-    assert "looks, with 15% of rho^2" in " ".join(run(*sizes).stdout.split())
+    assert "looks, with 15% of mu^2" in " ".join(run(*sizes).stdout.split())
 
 
 def test_tables_for_people():
@@ -62,30 +62,30 @@ def test_tables_for_people():
     assert out.exit_code == 0
     assert "noise_std" in out.stdout
     assert "VACUOUS" in out.stdout
-    assert "4.37718" in run("privacy", "--rho", "1").stdout
+    assert "4.37718" in run("privacy", "--mu", "1").stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["privacy"], "either epsilon or rho"),
-        (["privacy", "--rho", "-1"], "rho must be above 0, got -1.0"),
-        (["privacy", "--rho", "nan"], "finite"),
-        (["privacy", "--rho", "1", "--delta", "1"], "delta must be below 1"),
+        (["privacy"], "either epsilon or mu"),
+        (["privacy", "--mu", "-1"], "mu must be above 0, got -1.0"),
+        (["privacy", "--mu", "nan"], "finite"),
+        (["privacy", "--mu", "1", "--delta", "1"], "delta must be below 1"),
         ([*PLAN[:-1], "0"], "gap must be above 0"),
         ([*PLAN, "--horizon", "600000"], "needs 1200000 records"),
         ([*PLAN, "--preset", "magic"], "preset must be one of"),
-        ([*PLAN, "--horizon", "16", "--rho", "100"], "Give an epsilon of at most"),
+        ([*PLAN, "--horizon", "16", "--mu", "100"], "Give an epsilon of at most"),
         (
             ["plan", "--preset", "paper", "--records", "1000", "--dim", "9", *SMALL],
             "promises nothing",
         ),
         (
-            ["plan", "--records", "10000", "--dim", "9", "--rho", "1", "--diff-clip", "2"],
+            ["plan", "--records", "10000", "--dim", "9", "--mu", "1", "--diff-clip", "2"],
             "--diff-clip 2.0: a run that finds its own scales takes no such choice",
         ),
-        ([*PLAN[:1], *PLAN[3:], "--preset", "scaled"], "--radius 0.1, --lipschitz 1.0, --gap 1.0"),
-        (["plan", "--dim", "9", "--rho", "1"], "records are missing"),
+        ([*PLAN[:1], *PLAN[3:], "--preset", "auto"], "--radius 0.1, --lipschitz 1.0, --gap 1.0"),
+        (["plan", "--dim", "9", "--mu", "1"], "records are missing"),
         (["ledger", "show", "nowhere.jsonl"], "nowhere.jsonl"),
         (["report", "nowhere"], "nowhere is no run directory"),
         (["audit", "--plan", "nowhere.json"], "nowhere.json cannot be read"),

@@ -20,7 +20,7 @@ NUMBERS += ["1e9", "3.7", "1e-12", "40", "1000", "", " ", "9" * 400]
 WORDS = ["", "tight", "paper", "klt", "naive", "blt", "sphere", "record", "[/red]", "\udcff", "é"]
 COUNTS = ["--records", "--dim", "--horizon", "--period", "--rounds", "--passes", "--first-batch"]
 COUNTS += ["--diff-batch", "--directions", "--evaluations"]
-AMOUNTS = ["--rho", "--epsilon", "--delta", "--radius", "--tolerance", "--lipschitz", "--gap"]
+AMOUNTS = ["--mu", "--epsilon", "--delta", "--radius", "--tolerance", "--lipschitz", "--gap"]
 AMOUNTS += ["--clip", "--diff-clip", "--smoothing", "--reach"]
 CHOICES = ["--preset", "--oracle", "--mechanism", "--sampler", "--sharing"]
 KNOWN = {
@@ -66,7 +66,7 @@ def test_random_privacy_arguments(number):
     rng, codes = random.Random(1), []
     for _ in range(number):
         arguments = ["privacy"]
-        for name in rng.sample(["--rho", "--epsilon", "--delta"], rng.randrange(1, 4)):
+        for name in rng.sample(["--mu", "--epsilon", "--delta"], rng.randrange(1, 4)):
             arguments += [name, rng.choice(NUMBERS)]
         arguments += rng.choice([[], ["--json"], ["--json"], ["extra"], ["--unknown"]])
         codes.append(checked(arguments))
@@ -85,7 +85,7 @@ def test_random_words(number):
         "--help",
         "--",
         "-",
-        "--rho",
+        "--mu",
         "--version",
     ]
     for _ in range(number):
@@ -96,7 +96,7 @@ def plan_arguments(rng):
     """Mostly sensible, so that the planner itself is reached; then some of it is spoiled."""
     sensible = {"--dim": rng.choice(["1", "2", "5", "20"]), "--radius": rng.choice(["0.1", "1"])}
     sensible |= {"--records": rng.choice(["1", "10", "1000", "100000"]), "--lipschitz": "1"}
-    sensible |= {rng.choice(["--rho", "--epsilon"]): rng.choice(["0.1", "1", "8"])}
+    sensible |= {rng.choice(["--mu", "--epsilon"]): rng.choice(["0.1", "1", "8"])}
     sensible["--delta"] = "1e-6"
     for name in rng.sample(COUNTS[2:], rng.randrange(3)):
         sensible[name] = rng.choice(["1", "2", "4", "7", "64"])

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from blindstep.cli import app
 from blindstep.cli import train as command
-from blindstep.ledger import places
+from blindstep.ledger import data_ledger
 from blindstep.ledger.ledger import Ledger
 from blindstep.private import accounting
 from blindstep.private.statement import Privacy, round_up
@@ -68,8 +68,8 @@ def test_another_checkpoint_another_problem_or_another_name_is_counted_together(
     assert json.loads(one.stdout)["ledger_epsilon"] <= 1
     two = train("--checkpoint", "two", "--out", "out")
     assert f"counted together, in {ledger}" in words(two.stderr)
-    rho = math.sqrt(2) * Privacy(epsilon=1, delta=1e-4).rho
-    both = round_up(accounting.epsilon(rho, 1e-4), 4)
+    mu = math.sqrt(2) * Privacy(epsilon=1, delta=1e-4).mu
+    both = round_up(accounting.epsilon(mu, 1e-4), 4)
     assert f"They have spent epsilon 1 at delta 0.0001 so far, and with this run it is {both}" in (
         words(two.stderr)
     )
@@ -128,7 +128,7 @@ def test_a_run_that_has_a_ledger_of_its_own_goes_on_with_it(folder, home, stoppe
 
 
 def test_a_file_that_has_changed_is_taken_for_the_same_people(folder, stopped):
-    ledger = places.keep("people.csv").ledger
+    ledger = data_ledger.keep("people.csv").ledger
     with open("people.csv", "a") as file:
         file.write("1.5\n")
     done = train()
@@ -139,12 +139,12 @@ def test_a_file_that_has_changed_is_taken_for_the_same_people(folder, stopped):
 
 def test_a_dry_run_writes_nothing_and_says_where(folder, home):
     dry = train("--dry-run")
-    assert f"A ledger of people.csv would be begun in {places.home()}" in words(dry.stderr)
+    assert f"A ledger of people.csv would be begun in {data_ledger.home()}" in words(dry.stderr)
     assert not list(home.iterdir())
 
 
 def test_a_place_that_cannot_be_written_is_refused_with_the_remedy(folder, monkeypatch):
-    monkeypatch.setenv(places.HOME, str(folder / "people.csv"))
+    monkeypatch.setenv(data_ledger.HOME, str(folder / "people.csv"))
     refused = train()
     assert refused.exit_code == 2
     assert "give --ledger PATH, or set BLINDSTEP_HOME" in refused.stderr

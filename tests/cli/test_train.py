@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from blindstep.cli import app
 from blindstep.cli import train as command
 from blindstep.estimate.bounds import Clip
-from blindstep.ledger import places
-from blindstep.optimize.planner import plan as make_plan
+from blindstep.ledger import data_ledger
+from blindstep.planning.planner import plan as make_plan
 from blindstep.private.statement import Privacy
 
 GOOD = """
@@ -72,13 +72,13 @@ def test_a_problem_file_is_trained_on(folder):
     page = (folder / "problem-result" / "report.html").read_text()
     assert "problem.py" in page
     # The same command again: the same answer, and nothing more is spent.
-    ledger = Path(places.find("people.csv").ledger)
+    ledger = Path(data_ledger.find("people.csv").ledger)
     spent = ledger.read_bytes()
     before = (folder / "problem-result" / "params.npz").read_bytes()
     again = train("--json", fixed=ALONE)
     told = json.loads(again.stdout)
     assert told["privacy"]["epsilon"] <= 4
-    assert (told["plan"]["preset"], told["plan"]["looks"]) == ("scaled", 4)
+    assert (told["plan"]["preset"], told["plan"]["calibrations"]) == ("auto", 4)
     assert told["outcome"] in done.stdout
     assert (folder / "problem-result" / "params.npz").read_bytes() == before
     assert ledger.read_bytes() == spent
@@ -93,7 +93,7 @@ def test_a_problem_file_is_trained_on(folder):
 def test_another_epsilon_in_an_old_run_directory_is_named(folder):
     quick = (*ALONE, "--evaluations", "4096")
     assert train(fixed=quick).exit_code == 0
-    ledger = Path(places.find("people.csv").ledger)
+    ledger = Path(data_ledger.find("people.csv").ledger)
     spent = ledger.read_bytes()
     other = train("--epsilon", "3", fixed=quick)
     assert other.exit_code == 2
@@ -126,7 +126,7 @@ def test_a_run_without_a_radius_is_that_of_four_arguments(folder, monkeypatch):
     assert plan == made  # two directions and 160 steps are all that evaluations can buy
     _, plan, _ = planned(folder, monkeypatch, "--evaluations", "100000", fixed=ALONE)
     assert plan.evaluations <= 100_000
-    _, plan, _ = planned(folder, monkeypatch, "--preset", "scaled", fixed=ALONE)
+    _, plan, _ = planned(folder, monkeypatch, "--preset", "auto", fixed=ALONE)
     assert plan == made
     _, plan, _ = planned(folder, monkeypatch)
     assert plan.preset == "tight"
@@ -134,7 +134,7 @@ def test_a_run_without_a_radius_is_that_of_four_arguments(folder, monkeypatch):
 
 def test_people_share_the_evaluations_of_their_rows(folder, monkeypatch):
     """By default each record has 8 rows, so as many fewer records are evaluated."""
-    monkeypatch.setattr(command.effort, "of_compiled", lambda *_: 2**16)
+    monkeypatch.setattr(command.planned, "of_compiled", lambda *_: 2**16)
     whose = "{'who': __import__('numpy').arange(2_000), 'height': H, 'weight': H}"
     (folder / "problem.py").write_text(
         GOOD.replace('"people.csv"', whose.replace("H", "__import__('numpy').ones(2_000)"))
@@ -148,7 +148,7 @@ def test_a_run_that_stopped_among_its_looks_goes_on(folder, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("blindstep.drivers.compiled.InNaturalUnits", stop)
+        patch.setattr("blindstep.run.compiled.InNaturalUnits", stop)
         stopped = train(fixed=ALONE)
         assert stopped.exit_code == 130
     assert stopped.stderr.splitlines()[-1] == (
@@ -250,7 +250,7 @@ def test_what_is_wrong_with_a_problem_file_is_said(folder, change, says):
         (("--epsilon", "1e30"), "epsilon must be at most"),
         (("--budget", "0"), "epsilon must be above 0"),
         (("--clip", "-1"), "clip"),
-        (("--preset", "scaled"), "--radius 0.5: a run that finds its own scales takes no such"),
+        (("--preset", "auto"), "--radius 0.5: a run that finds its own scales takes no such"),
     ],
 )
 def test_a_refusal_comes_before_anything_is_spent(folder, options, says):

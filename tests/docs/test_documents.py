@@ -59,7 +59,9 @@ def test_every_file_named_in_the_documents_exists(path):
     named = re.findall(
         r"`((?:src|tests|scripts|benchmarks|examples|docs)/[\w./-]*)`", path.read_text()
     )
-    rooms = "private|ledger|estimate|optimize|drivers|insight|sklearn|torch|cli"
+    rooms = (
+        "private|ledger|estimate|optimize|planning|losses|processes|run|insight|sklearn|torch|cli"
+    )
     named += [
         f"src/blindstep/{name}"
         for name in re.findall(rf"`((?:{rooms})/[\w./-]*)`", path.read_text())

@@ -72,23 +72,23 @@ def test_the_table_of_epsilons():
     page = (ROOT / "docs" / "choosing-parameters.md").read_text()
     rows = re.findall(r"^\| ([\d.]+) \| ([\d.]+) \| .*?most ([\d.]+)%", page, re.MULTILINE)
     assert len(rows) == 4
-    for epsilon, rho, percent in rows:
+    for epsilon, mu, percent in rows:
         mu = accounting.mu_for_epsilon(float(epsilon), 1e-5)
-        assert rho == f"{mu:.4f}"
+        assert mu == f"{mu:.4f}"
         assert float(percent) == math.ceil(1000 * norm.cdf(mu / 2)) / 10
 
 
 def test_how_many_records_a_run_wants():
-    """Figures of docs/questions.md: 64 steps from 22 sqrt(d) / rho on, 20 at 12 sqrt(d) / rho."""
+    """Figures of docs/questions.md: 64 steps from 22 sqrt(d) / mu on, 20 at 12 sqrt(d) / mu."""
     budget = blindstep.Privacy(epsilon=1, delta=1e-5)
 
     def steps(factor, dim):
         plan = blindstep.plan(
-            dim=dim, records=math.ceil(factor * math.sqrt(dim) / budget.rho), privacy=budget
+            dim=dim, records=math.ceil(factor * math.sqrt(dim) / budget.mu), privacy=budget
         )
         return plan.rounds * plan.horizon
 
-    assert math.ceil(22 * math.sqrt(20) / budget.rho) == pytest.approx(370, abs=5)
+    assert math.ceil(22 * math.sqrt(20) / budget.mu) == pytest.approx(370, abs=5)
     for dim in (10, 20, 100, 144):
         assert steps(22, dim) == 64
         assert 20 < steps(18, dim) < 64

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from blindstep.estimate import draws
-from blindstep.estimate.stored import opaque_true, stored
+from blindstep.estimate.draws import opaque_true, stored
 
 SIGNIFICANCE = 1e-6
 KEYS = draws.fold_in(jax.random.key(3), jnp.arange(40))

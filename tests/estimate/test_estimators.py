@@ -15,9 +15,9 @@ import reference
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds, Clip, Lipschitz, Range
 from blindstep.estimate.directions import Sphere, join
-from blindstep.estimate.estimators import Estimator, Query, Sharing
+from blindstep.estimate.estimators import Query, Sharing, ValueEstimator
 from blindstep.estimate.frames import Haar
-from blindstep.optimize.theory import frame_moments, sphere_moments
+from blindstep.planning.theory import frame_moments, sphere_moments
 from blindstep.private.schedule import Kind
 
 SIGNIFICANCE = 1e-6
@@ -43,7 +43,7 @@ every_kind = pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.n
 
 
 def make(bounds=Lipschitz(1.0), dim=DIM, number=NUMBER, sampler=None, reach=1.0, **more):  # noqa: B008
-    return Estimator(dim, number, sampler or Sphere(), SMOOTHING, reach, bounds, **more)
+    return ValueEstimator(dim, number, sampler or Sphere(), SMOOTHING, reach, bounds, **more)
 
 
 def query_at(kind, dim=DIM, distance=DISTANCE, seed=0):

@@ -13,7 +13,7 @@ import pytest
 
 from blindstep.estimate.bounds import Clip, Lipschitz, Range
 from blindstep.estimate.directions import Sphere
-from blindstep.estimate.estimators import Estimator, Query, Sharing
+from blindstep.estimate.estimators import Query, Sharing, ValueEstimator
 from blindstep.estimate.frames import Haar, Structured
 from blindstep.estimate.probing import probing_of_answers, probing_of_loss
 from blindstep.private.schedule import Kind
@@ -21,10 +21,10 @@ from hostile import table_loss, tables
 
 CASES, BATCH, DIM, TABLE = 400, 6, 4, 16
 ESTIMATORS = {
-    "own sphere": Estimator(DIM, 4, Sphere(), 0.1, 0.1, Lipschitz(1.0)),
-    "own haar": Estimator(DIM, 2, Haar(), 0.1, 0.1, Clip(1.0, 0.1)),
-    "own structured": Estimator(DIM, 2, Structured(), 0.1, 0.1, Range(-1, 1)),
-    "shared": Estimator(DIM, 2, Structured(), 0.1, 0.1, Clip(1.0, 0.1), Sharing.BLOCK),
+    "own sphere": ValueEstimator(DIM, 4, Sphere(), 0.1, 0.1, Lipschitz(1.0)),
+    "own haar": ValueEstimator(DIM, 2, Haar(), 0.1, 0.1, Clip(1.0, 0.1)),
+    "own structured": ValueEstimator(DIM, 2, Structured(), 0.1, 0.1, Range(-1, 1)),
+    "shared": ValueEstimator(DIM, 2, Structured(), 0.1, 0.1, Clip(1.0, 0.1), Sharing.BLOCK),
 }
 
 

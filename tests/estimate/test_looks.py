@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blindstep.estimate.looks import FIRST, PLACES, Look
-from blindstep.estimate.scales import Finder, Scales, along
+from blindstep.estimate.calibration import FIRST, PLACES, CalibrationQuery
+from blindstep.estimate.scales import ScaleFinder, Scales, along
 
 
 @pytest.fixture(autouse=True)
@@ -28,29 +28,29 @@ def _float64():
     ],
 )
 def test_a_records_vector_is_never_longer_than_the_clip(values, directions):
-    look = Look((3,), directions)
-    vector = np.asarray(look.vector(jnp.asarray(values[: look.evaluations]), 0.1))
-    assert vector.shape == (look.size,)
+    calibration = CalibrationQuery((3,), directions)
+    vector = np.asarray(calibration.vector(jnp.asarray(values[: calibration.evaluations]), 0.1))
+    assert vector.shape == (calibration.size,)
     if np.all(np.isfinite(vector)):
-        assert np.linalg.norm(vector) <= look.clip * (1 + 1e-12)
+        assert np.linalg.norm(vector) <= calibration.clip * (1 + 1e-12)
     else:  # what is not finite in one place is so everywhere, and the gate counts it 0
         assert np.isnan(vector).all()
 
 
 def test_rows_of_a_batch_do_not_touch_each_other():
-    look, values = Look((3,), 3), np.random.default_rng(1).normal(size=(5, 7))
+    calibration, values = CalibrationQuery((3,), 3), np.random.default_rng(1).normal(size=(5, 7))
     spoiled = values.copy()
     spoiled[2] = np.nan
-    before, after = (np.asarray(look.vector(jnp.asarray(v), 0.5)) for v in (values, spoiled))
+    before, after = (np.asarray(calibration.vector(jnp.asarray(v), 0.5)) for v in (values, spoiled))
     np.testing.assert_array_equal(np.delete(before, 2, 0), np.delete(after, 2, 0))
     assert np.isnan(after[2]).all()
 
 
 def test_the_places_are_those_of_the_logarithms():
     # f = 3 at the start, slopes (0.6, 0, 0): log2 3 and log2 0.6.
-    look = Look((3,), 3)
-    vector = look.vector(jnp.asarray([3.0, 3.3, 3, 3, 2.7, 3, 3]), 0.5)
-    parts, places = look.parts(np.asarray(vector)), np.arange(PLACES) + FIRST
+    calibration = CalibrationQuery((3,), 3)
+    vector = calibration.vector(jnp.asarray([3.0, 3.3, 3, 3, 2.7, 3, 3]), 0.5)
+    parts, places = calibration.parts(np.asarray(vector)), np.arange(PLACES) + FIRST
     assert np.flatnonzero(parts.values).tolist() == [1 - FIRST, 2 - FIRST]
     assert np.flatnonzero(parts.slopes[0]).tolist() == [-1 - FIRST, -FIRST]
     assert places @ parts.values == pytest.approx(np.log2(3))
@@ -61,14 +61,14 @@ def test_the_places_are_those_of_the_logarithms():
 
 def looked(loss, dim, records, start=None, noise=0.0, factor=1.0):
     """The scales that a finder reads from the means over records, with this much noise."""
-    random, look = np.random.default_rng(2), Look((dim,), dim)
+    random, calibration = np.random.default_rng(2), CalibrationQuery((dim,), dim)
     start = np.zeros(dim) if start is None else start
-    finder = Finder(look, float(np.linalg.norm(start)), max(noise, 1e-9))
-    for number in range(finder.looks):
-        points = start + along(finder.axes, look.offsets(finder.distance, number))
+    finder = ScaleFinder(calibration, float(np.linalg.norm(start)), max(noise, 1e-9))
+    for number in range(finder.calibrations):
+        points = start + along(finder.axes, calibration.offsets(finder.distance, number))
         values = factor * np.stack([[loss(p, r) for p in points] for r in records])
-        mean = np.asarray(look.vector(jnp.asarray(values), finder.distance)).mean(axis=0)
-        finder.take(mean + noise * random.standard_normal(look.size))
+        mean = np.asarray(calibration.vector(jnp.asarray(values), finder.distance)).mean(axis=0)
+        finder.take(mean + noise * random.standard_normal(calibration.size))
     return finder.scales(start)
 
 
@@ -112,15 +112,15 @@ def test_directions_in_which_all_slopes_agree_get_shorter_units():
 
 
 def test_leaves_of_very_different_slopes_get_units_of_their_own():
-    look, random = Look((100, 60), 8), np.random.default_rng(6)
-    factor = np.repeat([1.0, 1e-3], look.leaves)
+    calibration, random = CalibrationQuery((100, 60), 8), np.random.default_rng(6)
+    factor = np.repeat([1.0, 1e-3], calibration.leaves)
     features = random.normal(size=(200, 160)) * factor
-    finder = Finder(look, 0.0, 1e-9)
-    for number in range(finder.looks):
-        points = along(finder.axes, look.offsets(finder.distance, number))
+    finder = ScaleFinder(calibration, 0.0, 1e-9)
+    for number in range(finder.calibrations):
+        points = along(finder.axes, calibration.offsets(finder.distance, number))
         values = np.abs(features @ points.T - 3.0)
-        vectors = np.asarray(look.vector(jnp.asarray(values), finder.distance))
-        assert np.linalg.norm(vectors, axis=1).max() <= look.clip * (1 + 1e-12)
+        vectors = np.asarray(calibration.vector(jnp.asarray(values), finder.distance))
+        assert np.linalg.norm(vectors, axis=1).max() <= calibration.clip * (1 + 1e-12)
         finder.take(vectors.mean(axis=0))
     lengths = finder.scales(np.zeros(160)).lengths
     assert 300 < lengths[-1] / lengths[0] < 3_000
@@ -156,10 +156,10 @@ def test_natural_coordinates_are_placed_at_the_origin():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_noise_is_not_taken_for_the_slope_of_a_leaf_that_has_none(seed):
-    look, noise = Look((100, 100), 4, signs=True), 0.05
-    finder, chance = Finder(look, 1.0, noise, 0.5), np.random.default_rng(seed)
-    for _ in range(finder.looks):
-        release = noise * chance.standard_normal(look.size)
+    calibration, noise = CalibrationQuery((100, 100), 4, signs=True), 0.05
+    finder, chance = ScaleFinder(calibration, 1.0, noise, 0.5), np.random.default_rng(seed)
+    for _ in range(finder.calibrations):
+        release = noise * chance.standard_normal(calibration.size)
         histograms = release.reshape(3, PLACES)
         histograms[[0, 2], PLACES // 2] += 0.9  # the first leaf's slopes and the values: about 1
         finder.take(release)

@@ -18,7 +18,7 @@ from blindstep.estimate import chunks, draws
 from blindstep.estimate.bounds import Clip, Lipschitz
 from blindstep.estimate.chunks import Chunk
 from blindstep.estimate.directions import Sphere, join
-from blindstep.estimate.estimators import Estimator, Query, Sharing
+from blindstep.estimate.estimators import Query, Sharing, ValueEstimator
 from blindstep.estimate.frames import Haar, Structured
 from blindstep.estimate.probing import probe_points, probing_of_answers, probing_of_loss
 from blindstep.private.schedule import Kind
@@ -37,7 +37,7 @@ every_kind = pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.n
 def make(sharing, dim=DIM, number=NUMBER, sampler=None, precision="float64", bounds=None):
     sampler = sampler or (Haar() if sharing is Sharing.BLOCK else Sphere())
     bounds = bounds or Lipschitz(1.0)
-    return Estimator(dim, number, sampler, 0.25, 0.1, bounds, sharing, precision)
+    return ValueEstimator(dim, number, sampler, 0.25, 0.1, bounds, sharing, precision)
 
 
 def query_at(kind, point=POINT):
@@ -174,7 +174,7 @@ def test_directions_drawn_ahead_are_those_of_each_step(sharing, chunk):
 def test_a_shared_frame_is_made_once_and_handed_on():
     own, shared = (of_loss(make(sharing), capped_distance, DATA) for sharing in Sharing)
 
-    def look(key):
+    def calibration(key):
         assert shared.frame is None
         ready = shared.ready(key)
         assert ready.ready(key) is ready
@@ -183,7 +183,7 @@ def test_a_shared_frame_is_made_once_and_handed_on():
         assert own.frame is None
         return ready.frame
 
-    assert jax.eval_shape(look, jax.random.key(0)).shape == (NUMBER, DIM)
+    assert jax.eval_shape(calibration, jax.random.key(0)).shape == (NUMBER, DIM)
 
 
 @every_sharing

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from blindstep.estimate.bounds import Clip
-from blindstep.estimate.estimators import Estimator, Query, Sharing
-from blindstep.estimate.signs import Signs, seeds, words
+from blindstep.estimate.directions import Signs, seeds, words
+from blindstep.estimate.estimators import Query, Sharing, ValueEstimator
 from blindstep.private.schedule import Kind
 
 WORDS = ["18c8709152643478", "b182aa1e5b68525", "a2c67da24527900d"]
@@ -33,7 +33,7 @@ def test_directions_have_length_1_and_do_not_depend_on_how_they_are_asked_for():
 
 def test_one_side_shows_the_slopes_and_not_what_all_directions_share():
     dim, q, h = 50, 8, 0.5
-    estimator = Estimator(
+    estimator = ValueEstimator(
         dim, q, Signs(), h, 1.0, Clip(1e6), Sharing.BLOCK, "float64", curve=0.0, sides=1
     )
     nowhere = jnp.zeros(1)

@@ -11,8 +11,8 @@ from scipy import stats
 import blindstep as bs
 from blindstep.insight import audit as auditing
 from blindstep.insight import audit_bounds as bounds
+from blindstep.insight.audit_bounds import audit_table, save_plot
 from blindstep.insight.audit_scene import Scene
-from blindstep.insight.audit_view import audit_table, save_plot
 from blindstep.optimize.prefix import MECHANISMS
 from blindstep.private import accounting, gate
 from blindstep.private.noise import fresh_keys
@@ -26,7 +26,7 @@ def plan(preset="paper", dim=3, records=600, **choices):
     return bs.plan(
         dim=dim,
         records=records,
-        privacy=bs.Privacy(rho=1.0),
+        privacy=bs.Privacy(mu=1.0),
         radius=0.1,
         preset=preset,
         **choices,
@@ -136,8 +136,8 @@ def test_a_record_in_two_batches_is_broken(honest, monkeypatch):
 
 
 def test_a_plan_with_the_papers_epsilon_is_broken(honest):
-    # Erratum 3: at rho = 8 the formula says 54.3, the truth is 65.3.
-    wrong = dataclasses.replace(honest, privacy=bs.Privacy(rho=8.0))
+    # Erratum 3: at mu = 8 the formula says 54.3, the truth is 65.3.
+    wrong = dataclasses.replace(honest, privacy=bs.Privacy(mu=8.0))
     object.__setattr__(wrong.privacy, "epsilon", 54.3)
     found = bs.audit(wrong, seed=0)
     assert not found.checks["epsilon is that of mu"]
@@ -201,7 +201,7 @@ def test_audit_of_every_preset_and_mechanism(name):
     assert 0.9 * found.claimed_mu < found.lower_bound_mu <= found.claimed_mu
     assert found.claimed_mu == pytest.approx(made.mu, rel=1e-5)
     if made.preset != "paper":
-        assert found.claimed_mu == pytest.approx(made.rho, rel=1e-6)
+        assert found.claimed_mu == pytest.approx(made.privacy.mu, rel=1e-6)
     # A small mu of one pass is measured on several records at once.
     assert found.passes == (int(name[0]) if "passes" in name else 1)
     assert (found.group > 1) is (found.passes > 1)

@@ -10,16 +10,12 @@ import pytest
 from scipy.stats import binom
 
 import blindstep as bs
-from blindstep.drivers.evaluators import CompiledLoss
-from blindstep.drivers.gradients import release_gradient
-from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.insight.certificate import private
-from blindstep.insight.certificate.concentration import (
-    bernstein,
-    gaussian_combination,
-    stratified_error,
-)
+from blindstep.insight.certificate.private import release_gradient
+from blindstep.insight.certificate.search import bernstein, gaussian_combination, stratified_error
 from blindstep.ledger.ledger import read_ledger
+from blindstep.losses.evaluators import CompiledLoss
+from blindstep.losses.pytrees import ParameterSpace
 from blindstep.private.gate import Gate
 from blindstep.private.noise import fresh_keys
 from blindstep.private.terms import calibrated
@@ -39,7 +35,7 @@ def plain_distance(x, z):
 
 
 PEOPLE = 0.3 * np.random.default_rng(0).standard_normal((4000, 2))
-PRIVATE = {"bounds": bs.Lipschitz(1.0), "privacy": bs.Privacy(rho=1.0)}
+PRIVATE = {"bounds": bs.Lipschitz(1.0), "privacy": bs.Privacy(mu=1.0)}
 
 
 def stratified_trials(repeats=REPEATS):
@@ -90,14 +86,14 @@ def test_noise_is_covered_for_the_worst_combination():
     assert gaussian_combination(0.5, 3.0, 6, 12, FAILURE) == pytest.approx(1.5 * bound)
 
 
-def prepared(dim=3, records=1000, rho=1.0, bounds=None):
-    return private.prepare(dim, records, 0.1, bounds or bs.Lipschitz(1.0), rho, 1e-3)
+def prepared(dim=3, records=1000, mu=1.0, bounds=None):
+    return private.prepare(dim, records, 0.1, bounds or bs.Lipschitz(1.0), mu, 1e-3)
 
 
 def test_private_noise_spends_what_was_asked():
-    for rho in (0.1, 1.0, 7.0):
-        _, terms, _ = prepared(rho=rho)
-        assert rho * (1 - 1e-9) <= terms.mu() <= rho
+    for mu in (0.1, 1.0, 7.0):
+        _, terms, _ = prepared(mu=mu)
+        assert mu * (1 - 1e-9) <= terms.mu() <= mu
         assert terms.schedule.passes == 12
 
 
@@ -183,11 +179,11 @@ def test_charged_before_release(tmp_path, monkeypatch):
         return real(gate, crash, *arguments)
 
     monkeypatch.setattr(Gate, "through", through)
-    options = PRIVATE | {"ledger": tmp_path / "l", "budget": bs.Privacy(rho=1.2)}
+    options = PRIVATE | {"ledger": tmp_path / "l", "budget": bs.Privacy(mu=1.2)}
     with pytest.raises(KeyboardInterrupt):
         bs.certificate(distance, np.zeros(2), PEOPLE[:50], 0.1, **options)
     assert seen == pytest.approx([math.sqrt(n / 12) for n in (1, 2, 3)])
-    more = PRIVATE | {"privacy": bs.Privacy(rho=1.15), "ledger": tmp_path / "l"}
+    more = PRIVATE | {"privacy": bs.Privacy(mu=1.15), "ledger": tmp_path / "l"}
     with pytest.raises(bs.BudgetExceeded):
         bs.certificate(distance, np.zeros(2), PEOPLE[:50], 0.1, **more)
     assert len(seen) == 3

@@ -17,7 +17,7 @@ def plan(**choices):
     return bs.plan(
         records=6,
         dim=4,
-        privacy=bs.Privacy(rho=1.0),
+        privacy=bs.Privacy(mu=1.0),
         radius=1.0,
         horizon=1,
         first_batch=6,

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import blindstep as bs
-from blindstep.drivers.people import by_person
 from blindstep.insight import audit_bounds as bounds
 from blindstep.insight.audit_scene import Scene
+from blindstep.losses.people import by_person
 from blindstep.private.noise import fresh_keys
 from blindstep.private.statement import statement
 
@@ -19,7 +19,7 @@ def scene_of(records):
     plan = bs.plan(
         dim=4,
         records=records,
-        privacy=bs.Privacy(rho=1.0),
+        privacy=bs.Privacy(mu=1.0),
         radius=0.1,
         bounds=bs.Clip(1.0),
         horizon=1,

@@ -153,7 +153,7 @@ def test_a_private_certificate_is_added_to_what_was_spent(result, tmp_path):
         result.params,
         DATA,
         0.5,
-        privacy=bs.Privacy(rho=1.0),
+        privacy=bs.Privacy(mu=1.0),
         ledger=tmp_path / "l.jsonl",
         bounds=bs.Lipschitz(1.0),
     )

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 import blindstep as bs
-from blindstep.insight.spending import read_spending, spending_numbers, spending_table
+from blindstep.insight.tables import read_spending, spending_numbers, spending_table
 from blindstep.ledger.account import RunIdentity
 from blindstep.ledger.ledger import Ledger
 from blindstep.private.accounting import epsilon

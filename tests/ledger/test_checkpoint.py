@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindstep.errors import InvalidArgument
-from blindstep.ledger.checkpoint import CURRENT, PREVIOUS, SCHEMA, Checkpoint, CheckpointMeta
-from blindstep.ledger.journal import Head
-from blindstep.ledger.refusals import (
+from blindstep.errors import (
     CheckpointDamaged,
     CheckpointError,
     CheckpointUnwritable,
+    InvalidArgument,
     RecordsConsumed,
 )
-from blindstep.ledger.sealed_json import seal, unseal
+from blindstep.ledger.checkpoint import CURRENT, PREVIOUS, SCHEMA, Checkpoint, CheckpointMeta
+from blindstep.ledger.files import seal, unseal
+from blindstep.ledger.journal import Head
 from storage_helpers import failing, flip, identity, kill_at_random, open_ledger, overwrite
 
 HEAD = Head("a" * 64, 3, "b" * 64)

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindstep.errors import HorizonExceeded, InvalidArgument
-from blindstep.ledger.account import SCHEMA, Account
-from blindstep.ledger.ledger import cohort_of, read_ledger
-from blindstep.ledger.refusals import (
+from blindstep.errors import (
     BudgetExceeded,
+    HorizonExceeded,
+    InvalidArgument,
     LedgerBusy,
     LedgerError,
     LedgerMismatch,
@@ -19,6 +18,8 @@ from blindstep.ledger.refusals import (
     NoiseReused,
     RecordsConsumed,
 )
+from blindstep.ledger.account import SCHEMA, Account
+from blindstep.ledger.ledger import cohort_of, read_ledger
 from blindstep.private.accounting import compose
 from blindstep.private.noise import fresh_keys
 from storage_helpers import identity, open_ledger

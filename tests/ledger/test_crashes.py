@@ -11,9 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from blindstep.ledger import durable, journal
-from blindstep.ledger.ledger import read_ledger
-from blindstep.ledger.refusals import (
+from blindstep.errors import (
     LedgerBusy,
     LedgerDamaged,
     LedgerError,
@@ -21,6 +19,8 @@ from blindstep.ledger.refusals import (
     LedgerUnreadable,
     LedgerUnwritable,
 )
+from blindstep.ledger import files, journal
+from blindstep.ledger.ledger import read_ledger
 from storage_helpers import (
     CHILD,
     failing,
@@ -101,7 +101,7 @@ def test_a_failed_opening_gives_the_lock_back(path):
 
 FORK = """
 from storage_helpers import *
-from blindstep.ledger.refusals import LedgerUnwritable
+from blindstep.errors import LedgerUnwritable
 ledger = open_ledger(sys.argv[1])
 ledger.register(identity())
 if os.fork() == 0:
@@ -245,17 +245,17 @@ def test_no_lock_no_ledger(path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     with monkeypatch.context() as patch:
-        patch.setattr(durable.fcntl, "flock", no_locks)
+        patch.setattr(files.fcntl, "flock", no_locks)
         with pytest.raises(LedgerUnwritable, match=r"\.lock cannot be locked \(No locks"):
             open_ledger(path)
-    monkeypatch.setattr(durable, "fcntl", None)
+    monkeypatch.setattr(files, "fcntl", None)
     with pytest.raises(LedgerUnwritable, match="POSIX"):
         open_ledger(path)
 
 
 def test_a_system_without_fcntl_can_still_import(monkeypatch):
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    spec = importlib.util.spec_from_file_location("durable_elsewhere", durable.__file__)
+    spec = importlib.util.spec_from_file_location("durable_elsewhere", files.__file__)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.fcntl is None
@@ -265,9 +265,9 @@ def test_a_system_with_a_full_flush_gets_it(path, monkeypatch):
     """On macOS fsync stops at the drive's cache."""
     asked = []
     full = types.SimpleNamespace(F_FULLFSYNC=51, fcntl=lambda *arguments: asked.append(arguments))
-    monkeypatch.setattr(durable, "fcntl", full)
+    monkeypatch.setattr(files, "fcntl", full)
     with path.open("wb") as file:
-        durable.flush(file.fileno())
+        files.flush(file.fileno())
         assert asked == [(file.fileno(), 51)]
 
 

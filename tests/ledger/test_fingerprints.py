@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from blindstep.errors import InvalidArgument
-from blindstep.ledger import fingerprints, names
-from blindstep.ledger.sealed_json import fingerprint
+from blindstep.ledger import fingerprints
+from blindstep.ledger.files import fingerprint
 
 DATA = {"x": np.arange(60, dtype=np.float32).reshape(12, 5), "y": np.arange(12)}
 
@@ -68,9 +68,9 @@ def test_what_is_known_of_questions_is_a_name_and_the_start():
 def test_names_depend_on_the_secret_and_on_what_they_name():
     key, other = bytes(32), bytes(range(32))
     votes = np.asarray([0.0, 1.0, np.nan])
-    name = names.answers_id(key, 3, votes)
-    assert name == names.answers_id(key, 3, np.asarray([0.0, 1.0, -np.nan]))
+    name = fingerprints.answers_id(key, 3, votes)
+    assert name == fingerprints.answers_id(key, 3, np.asarray([0.0, 1.0, -np.nan]))
     changed = [(other, 3, votes), (key, 4, votes), (key, 3, votes[::-1].copy())]
-    assert len({name, *(names.answers_id(*each) for each in changed)}) == 4
-    data = {names.data_id(k, f) for k in (key, other) for f in ("a" * 64, "b" * 64)}
+    assert len({name, *(fingerprints.answers_id(*each) for each in changed)}) == 4
+    data = {fingerprints.data_id(k, f) for k in (key, other) for f in ("a" * 64, "b" * 64)}
     assert len(data) == 4

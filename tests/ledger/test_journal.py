@@ -6,16 +6,11 @@ import re
 
 import pytest
 
+from blindstep.errors import LedgerDamaged, LedgerError, LedgerMismatch, LedgerTruncated
 from blindstep.ledger.account import SCHEMA, Account
+from blindstep.ledger.files import seal, unseal
 from blindstep.ledger.journal import Head, scan
 from blindstep.ledger.ledger import cohort_of, read_ledger
-from blindstep.ledger.refusals import (
-    LedgerDamaged,
-    LedgerError,
-    LedgerMismatch,
-    LedgerTruncated,
-)
-from blindstep.ledger.sealed_json import seal, unseal
 from storage_helpers import flip, identity, open_ledger, overwrite, write_some
 
 

@@ -10,15 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from blindstep.errors import InvalidArgument
-from blindstep.ledger import fingerprints, processes, sharing
+from blindstep.errors import BudgetExceeded, InvalidArgument, LedgerBusy, ProcessLost
+from blindstep.ledger import fingerprints, sharing
 from blindstep.ledger.checkpoint import Checkpoint
 from blindstep.ledger.ledger import Ledger, read_ledger
-from blindstep.ledger.processes import Company
-from blindstep.ledger.refusals import BudgetExceeded, LedgerBusy, ProcessLost
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.private.statement import Privacy
+from blindstep.processes import jax_group
+from blindstep.processes.jax_group import ProcessGroup
 from companies import Cluster, alone
 from session_helpers import DATA, PLAN, Killed, begin, files, go_on, kill, loss, same, start, terms
 
@@ -46,7 +46,7 @@ def test_what_process_0_makes_is_everywhere_and_it_alone_makes_it(cluster):
     made = []
 
     def do(rank):
-        return Company().led("plan", lambda: made.append(rank) or {"steps": 3})
+        return ProcessGroup().led("plan", lambda: made.append(rank) or {"steps": 3})
 
     assert cluster.both(do) == [{"steps": 3}] * 2
     assert made == [0]
@@ -56,7 +56,7 @@ def test_all_raise_what_process_0_raises(cluster):
     def refuse():
         raise BudgetExceeded("nothing is left")
 
-    errors = cluster.both(lambda rank: Company().led("open", refuse))
+    errors = cluster.both(lambda rank: ProcessGroup().led("open", refuse))
     assert kinds(errors) == [(BudgetExceeded, "nothing is left")] * 2
 
 
@@ -66,7 +66,7 @@ def test_of_an_error_that_is_not_ours_the_others_learn_that_it_was_there(cluster
     def fail():
         raise KeyError("Ada, born 1815")
 
-    mine, other = cluster.both(lambda rank: Company().led("open", fail))
+    mine, other = cluster.both(lambda rank: ProcessGroup().led("open", fail))
     assert isinstance(mine, KeyError)
     assert "start all processes again" in mine.__notes__[0]
     assert isinstance(other, ProcessLost)
@@ -76,10 +76,10 @@ def test_of_an_error_that_is_not_ours_the_others_learn_that_it_was_there(cluster
 
 def test_where_processes_meet_one_that_stopped_stops_all(cluster):
     def do(rank):
-        with Company() as company:
+        with ProcessGroup() as group:
             if rank == 1:
                 raise InvalidArgument("no such file")
-            company.gather("data", np.zeros(3))
+            group.gather("data", np.zeros(3))
 
     assert kinds(cluster.both(do)) == [(InvalidArgument, "no such file")] * 2
 
@@ -90,7 +90,7 @@ def test_a_word_about_another_step_does_not_count(cluster):
 
     def do(rank):
         step = "steps 2 to 3" if rank == 0 else "steps 4 to 5"
-        Company().led(step, lambda: None)
+        ProcessGroup().led(step, lambda: None)
         released.append(rank)
 
     _, error = cluster.both(do)
@@ -100,9 +100,9 @@ def test_a_word_about_another_step_does_not_count(cluster):
 
 def test_no_word_is_heard_in_another_company(cluster):
     def do(rank):
-        first, second = Company(), Company()
-        for company in (second, first) if rank == 0 else (first, second):
-            company.led("same", lambda company=company: 1 if company is first else 2)
+        first, second = ProcessGroup(), ProcessGroup()
+        for group in (second, first) if rank == 0 else (first, second):
+            group.led("same", lambda group=group: 1 if group is first else 2)
         return first.led("after", lambda: "first"), second.led("after", lambda: "second")
 
     assert cluster.both(do) == [("first", "second")] * 2
@@ -110,11 +110,11 @@ def test_no_word_is_heard_in_another_company(cluster):
 
 def test_words_are_swept_away_when_all_have_heard_them(cluster):
     def do(rank):
-        Company().led("one", lambda: 1)
-        company = Company()
-        company.led("two", lambda: 2)
-        company.gather("meet", np.zeros(1))
-        company.led("three", lambda: 3)
+        ProcessGroup().led("one", lambda: 1)
+        group = ProcessGroup()
+        group.led("two", lambda: 2)
+        group.gather("meet", np.zeros(1))
+        group.led("three", lambda: 3)
 
     cluster.both(do)
     assert {address.split("/")[1] for address in cluster.words} == {"0", "1"}
@@ -126,7 +126,7 @@ def test_without_process_0_nobody_goes_on(cluster):
         if rank == 0:
             cluster.lose()
             return None
-        return Company().led("steps 0 to 2", lambda: None)
+        return ProcessGroup().led("steps 0 to 2", lambda: None)
 
     gone = "process 1 does not reach process 0 any more, and does not go on without it: start all"
     with pytest.raises(ProcessLost, match=gone):
@@ -134,14 +134,14 @@ def test_without_process_0_nobody_goes_on(cluster):
 
 
 def test_processes_that_are_not_connected_are_told_how(monkeypatch):
-    monkeypatch.setattr(processes.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax_group.jax, "process_count", lambda: 2)
     with pytest.raises(InvalidArgument, match=r"2 processes, .* call jax\.distributed\.initialize"):
-        Company().led("open", lambda: None)
+        ProcessGroup().led("open", lambda: None)
 
 
 def test_a_long_wait_is_told_and_goes_on(cluster, monkeypatch):
-    monkeypatch.setattr(processes, "_WAIT_MS", 1)
-    monkeypatch.setattr(processes, "_QUIET_WAITS", 2)
+    monkeypatch.setattr(jax_group, "_WAIT_MS", 1)
+    monkeypatch.setattr(jax_group, "_QUIET_WAITS", 2)
     told = threading.Event()
 
     def slowly():
@@ -152,8 +152,8 @@ def test_a_long_wait_is_told_and_goes_on(cluster, monkeypatch):
         assert "process 1 has waited for process 0" in text
         told.set()
 
-    monkeypatch.setattr(processes.warnings, "warn", warn)
-    assert cluster.both(lambda rank: Company().led("open", slowly)) == [5, 5]
+    monkeypatch.setattr(jax_group.warnings, "warn", warn)
+    assert cluster.both(lambda rank: ProcessGroup().led("open", slowly)) == [5, 5]
 
 
 # -- shares ----------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_shares_keep_every_bit(cluster):
 
     def do(rank):
         like = given if rank == 0 else [np.ones_like(array) for array in given]
-        return Company().share("state", like)
+        return ProcessGroup().share("state", like)
 
     for shared in cluster.both(do):
         for one, two in zip(shared, given, strict=True):
@@ -179,7 +179,9 @@ def test_shares_keep_every_bit(cluster):
 
 def test_each_thing_that_must_be_alike_is_named(cluster):
     errors = cluster.both(
-        lambda rank: Company().require_alike({"plan": "p", "params": str(rank), "data": str(rank)})
+        lambda rank: ProcessGroup().require_alike(
+            {"plan": "p", "params": str(rank), "data": str(rank)}
+        )
     )
     text = "process 1 does not have the params of process 0: give all processes the same."
     assert kinds(errors) == [(InvalidArgument, f"{text} Nothing was released.")] * 2
@@ -193,7 +195,7 @@ def test_each_thing_that_must_be_alike_is_named(cluster):
         ("seed", {"seed": 8}),
         ("checkpoint, ledger or budget", {"storage": Storage("elsewhere")}),
         ("checkpoint, ledger or budget", {"storage": Storage("run", "people.jsonl")}),
-        ("checkpoint, ledger or budget", {"storage": Storage("run", budget=Privacy(rho=2.0))}),
+        ("checkpoint, ledger or budget", {"storage": Storage("run", budget=Privacy(mu=2.0))}),
         *((name, {"known": name}) for name in ("params", "loss", "data")),
     ],
 )
@@ -203,7 +205,7 @@ def test_processes_that_were_given_something_else_are_refused(cluster, name, oth
     if "known" in other:
         other = {"known": replace(known, **{other["known"]: "a" * 64})}
     errors = cluster.both(
-        lambda rank: sharing.agree(Company(), **(same if rank == 0 else same | other))
+        lambda rank: sharing.agree(ProcessGroup(), **(same if rank == 0 else same | other))
     )
     assert len(set(kinds(errors))) == 1
     with pytest.raises(InvalidArgument, match=f"process 1 does not have the {name} of process 0"):
@@ -219,7 +221,9 @@ def test_the_environment_is_that_of_all_processes(cluster):
 
         def do(rank):
             own = replace(known, environment=environments[rank])
-            return sharing.agree(Company(), own, "p", "one record", Storage(), None).environment
+            return sharing.agree(
+                ProcessGroup(), own, "p", "one record", Storage(), None
+            ).environment
 
         one, two = cluster.both(do)
         cluster.words.clear()
@@ -257,7 +261,7 @@ def test_process_0_alone_touches_the_disk_and_says_no_secret(cluster, tmp_path, 
         real = getattr(kind, name)
 
         def call(*arguments, **named):
-            touched.add(processes.jax.process_index())
+            touched.add(jax_group.jax.process_index())
             return real(*arguments, **named)
 
         monkeypatch.setattr(kind, name, call)

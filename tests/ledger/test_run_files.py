@@ -9,10 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from blindstep.ledger import fingerprints, names
-from blindstep.ledger.checkpoint import CURRENT, PREVIOUS, Checkpoint
-from blindstep.ledger.ledger import read_ledger
-from blindstep.ledger.refusals import (
+from blindstep.errors import (
     BudgetExceeded,
     CheckpointDamaged,
     CheckpointUnwritable,
@@ -24,6 +21,9 @@ from blindstep.ledger.refusals import (
     NoiseReused,
     StorageError,
 )
+from blindstep.ledger import fingerprints
+from blindstep.ledger.checkpoint import CURRENT, PREVIOUS, Checkpoint
+from blindstep.ledger.ledger import read_ledger
 from blindstep.private.noise import fresh_keys
 from blindstep.private.statement import Privacy
 from session_helpers import DATA, PLAN, begin, cut_after, files, finish, same, start
@@ -161,20 +161,20 @@ def test_two_at_once_are_refused_and_a_dropped_session_lets_go(run, monkeypatch)
 
 def test_runs_on_the_same_people_compose_and_the_third_is_refused(tmp_path):
     ledger = tmp_path / "people.jsonl"
-    finish(tmp_path / "one", ledger=ledger, budget=Privacy(rho=1.5), seed=1)
+    finish(tmp_path / "one", ledger=ledger, budget=Privacy(mu=1.5), seed=1)
     # The same people, other columns: whoever names the ledger says so. No run directory this time.
     finish(None, ledger=ledger, data=DATA * 2, seed=2)
     assert read_ledger(ledger).spent() == pytest.approx(math.sqrt(2))
     before = ledger.read_bytes()
     for error, options in (
         (BudgetExceeded, {"seed": 3}),
-        (LedgerMismatch, {"seed": 3, "budget": Privacy(rho=9.0)}),
-        (NoiseReused, {"seed": 1, "rho": 0.4}),
+        (LedgerMismatch, {"seed": 3, "budget": Privacy(mu=9.0)}),
+        (NoiseReused, {"seed": 1, "mu": 0.4}),
     ):
         with pytest.raises(error):
             begin(tmp_path / "three", ledger=ledger, **options)
     assert ledger.read_bytes() == before
-    finish(tmp_path / "three", ledger=ledger, seed=3, rho=0.4)
+    finish(tmp_path / "three", ledger=ledger, seed=3, mu=0.4)
     account = read_ledger(ledger)
     assert account.spent() == pytest.approx(math.sqrt(2.16))
     assert {told.identity.delta for told in account.runs.values()} == {PLAN["delta"]}
@@ -209,7 +209,7 @@ def test_public_files_let_nobody_check_a_guess_of_data_or_key(tmp_path):
     guesses = {fingerprints.of_data(DATA)}
     words = fresh_keys(7).noise.words()
     guesses |= {hashlib.sha256(words.astype("<u4").tobytes()).hexdigest(), words.tobytes().hex()}
-    guesses |= {names.data_id(words.tobytes(), fingerprints.of_data(DATA))}
+    guesses |= {fingerprints.data_id(words.tobytes(), fingerprints.of_data(DATA))}
     seen = []
     for name in ("one", "two"):
         finish(tmp_path / name)

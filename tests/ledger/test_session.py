@@ -11,17 +11,18 @@ import jax
 import numpy as np
 import pytest
 
-from blindstep.errors import HorizonExceeded, InvalidArgument
-from blindstep.ledger import fingerprints, names, plan_file
-from blindstep.ledger import session as session_module
-from blindstep.ledger.checkpoint import CURRENT, Checkpoint
-from blindstep.ledger.ledger import Ledger, read_ledger
-from blindstep.ledger.refusals import (
+from blindstep.errors import (
     BudgetExceeded,
     CheckpointMismatch,
+    HorizonExceeded,
+    InvalidArgument,
     LedgerUnwritable,
     RecordsConsumed,
 )
+from blindstep.ledger import fingerprints, storage
+from blindstep.ledger import session as session_module
+from blindstep.ledger.checkpoint import CURRENT, Checkpoint
+from blindstep.ledger.ledger import Ledger, read_ledger
 from blindstep.ledger.storage import SavingInterval, Storage
 from blindstep.private.noise import fresh_keys
 from blindstep.private.statement import Privacy
@@ -104,11 +105,11 @@ def test_a_step_whose_state_was_lost_is_not_built_upon(run, whole):
 
 def test_the_whole_run_must_fit_into_the_budget_before_anything(run, tmp_path):
     with pytest.raises(BudgetExceeded, match="nothing was released"):
-        begin(run, budget=Privacy(rho=0.9))
+        begin(run, budget=Privacy(mu=0.9))
     assert not (run / CURRENT).exists()
-    finish(run, rho=0.8)  # the directory is still free for a run that fits
+    finish(run, mu=0.8)  # the directory is still free for a run that fits
     with pytest.raises(InvalidArgument, match="give checkpoint or ledger"):
-        begin(budget=Privacy(rho=2.0))
+        begin(budget=Privacy(mu=2.0))
 
 
 # -- resumed, bit for bit --------------------------------------------------------------------------
@@ -163,7 +164,7 @@ def test_an_unseeded_run_keeps_its_key(run):
     assert not same(one, finish(run.with_name("another"), seed=None))
 
 
-CRASHES = [(Checkpoint, "save"), (Ledger, "admit"), (Ledger, "register"), (plan_file, "write")]
+CRASHES = [(Checkpoint, "save"), (Ledger, "admit"), (Ledger, "register"), (storage, "write")]
 
 
 @pytest.mark.parametrize(("place", "name"), CRASHES)
@@ -187,7 +188,7 @@ def test_answers_are_saved_first_and_never_exchanged(run, tmp_path):
     public = "".join(p.read_text() for p in run.iterdir() if p.suffix in (".json", ".jsonl"))
     for words in (fresh_keys(7).noise.words(), np.zeros(8, np.uint32)):
         assert (
-            names.answers_id(words.tobytes(), 0, votes) not in public
+            fingerprints.answers_id(words.tobytes(), 0, votes) not in public
         )  # no seed leads to the name
     for kept, answers in ((True, votes), (False, votes[::-1].copy()), (False, None)):
         with begin(shutil.copytree(run, tmp_path / f"{kept}{answers is None}")) as session:

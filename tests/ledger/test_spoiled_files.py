@@ -16,14 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blindstep.ledger import plan_file
-from blindstep.ledger.checkpoint import CURRENT, Checkpoint, CheckpointMeta
+from blindstep.errors import CheckpointError, LedgerError, StorageError
+from blindstep.ledger import storage
+from blindstep.ledger.checkpoint import CURRENT, Checkpoint, CheckpointMeta, Packed, pack, unpack
+from blindstep.ledger.files import seal, unseal
 from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.journal import NOTHING_BEFORE, Head, scan
 from blindstep.ledger.ledger import read_ledger
-from blindstep.ledger.packing import Packed, pack, unpack
-from blindstep.ledger.refusals import CheckpointError, LedgerError, StorageError
-from blindstep.ledger.sealed_json import seal, unseal
 from blindstep.private.gate import Memory
 from blindstep.private.noise import fresh_keys
 from mutations import LITERALS, spoil_bytes, spoil_text, spoil_value
@@ -266,13 +265,13 @@ def test_states_of_other_shapes_are_refused():
 @cases(1_000)
 def test_spoiled_plans_are_refused(tmp_path, cases):
     path, rng = tmp_path / "plan.json", random.Random(7)
-    plan_file.write(str(tmp_path), PLAN)
+    storage.write(str(tmp_path), PLAN)
     content = path.read_bytes()
-    plan_file.check(str(tmp_path), {**PLAN, "notes": []}, resuming=True)  # words may change
+    storage.check(str(tmp_path), {**PLAN, "notes": []}, resuming=True)  # words may change
     for turn in range(cases):
         spoiled = spoil_text(rng, PLAN) if turn % 4 else spoil_bytes(rng, content, b"{}")
         overwrite(path, spoiled)
-        refusal(lambda: plan_file.check(str(tmp_path), PLAN, resuming=True), path)
+        refusal(lambda: storage.check(str(tmp_path), PLAN, resuming=True), path)
         assert path.read_bytes() == spoiled
 
 
@@ -298,7 +297,7 @@ def test_something_else_under_the_name_is_refused(checkpoint, name):
         if name == "people.jsonl":
             seen = refusal(lambda: read_ledger(path), os.path.realpath(path))
         elif name == "plan.json":
-            seen = refusal(lambda: plan_file.check(str(directory), PLAN, resuming=True), path)
+            seen = refusal(lambda: storage.check(str(directory), PLAN, resuming=True), path)
         else:
             seen = refusal(Checkpoint(directory).load, path, CheckpointError)
         assert seen is None

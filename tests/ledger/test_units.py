@@ -2,10 +2,9 @@
 
 import pytest
 
-from blindstep.errors import InvalidArgument
+from blindstep.errors import InvalidArgument, LedgerMismatch
 from blindstep.ledger.account import SCHEMA, Account
 from blindstep.ledger.ledger import read_ledger
-from blindstep.ledger.refusals import LedgerMismatch
 from storage_helpers import identity, open_ledger
 
 PERSON = "one person (all rows of one identifier are one record, at most 8 of them used)"

@@ -17,15 +17,15 @@ import pytest
 import torch
 
 import blindstep.torch as tuning
-from blindstep.drivers.compiled import prepare, run_round
-from blindstep.drivers.looking import look_at_answers
-from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.errors import InvalidArgument
-from blindstep.estimate.signs import Signs
+from blindstep.estimate.directions import Signs
 from blindstep.insight.report import report_run_directory
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
-from blindstep.torch.course import Course
+from blindstep.losses.pytrees import ParameterSpace
+from blindstep.run.calibration import calibrate_on_answers
+from blindstep.run.compiled import prepare, run_round
+from blindstep.torch.replay import Replay
 from small_networks import PRIVACY, bits, same, transformer, tune
 
 HERE = Path(__file__).parent
@@ -59,14 +59,14 @@ def test_the_compiled_driver_agrees_on_the_same_directions():
     assert made.sides == 2
     model = Line()
     result = tuning.minimize(model, line_loss, {"x": ROWS}, plan=made, batch=NUMBER, seed=5)
-    course = result._course
-    lengths = np.repeat(course.lengths, [5, 7])
+    replay = result._course
+    lengths = np.repeat(replay.lengths, [5, 7])
     start = np.concatenate([np.full(5, 0.1), np.full(7, -0.2)])
 
     def natural(point, row):
-        return in_jax(start + lengths * point, row) / course.unit
+        return in_jax(start + lengths * point, row) / replay.unit
 
-    machine = made.build(jumps=course.jumps)
+    machine = made.build(jumps=replay.jumps)
     signs = dataclasses.replace(machine.estimator, sampler=Signs((5, 7)))
     machine = eqx.tree_at(lambda m: m.estimator, machine, signs)
     space = ParameterSpace.of(np.zeros(DIM))
@@ -101,7 +101,7 @@ def test_the_compiled_driver_agrees_on_the_same_directions():
 def test_a_run_that_was_cut_short_goes_on_with_the_same_bits(tmp_path, monkeypatch, dtype):
     whole = transformer(dtype)
     wanted = tune(whole, seed=3)
-    original, steps = Course.add, []
+    original, steps = Replay.add, []
 
     def stop_after(number):
         def add(self, *given):
@@ -113,10 +113,10 @@ def test_a_run_that_was_cut_short_goes_on_with_the_same_bits(tmp_path, monkeypat
         return add
 
     model = transformer(dtype)
-    monkeypatch.setattr(Course, "add", stop_after(9))
+    monkeypatch.setattr(Replay, "add", stop_after(9))
     with pytest.raises(RuntimeError, match="gone"):
         tune(model, seed=3, checkpoint=tmp_path / "run")
-    monkeypatch.setattr(Course, "add", original)
+    monkeypatch.setattr(Replay, "add", original)
     assert same(bits(model), bits(transformer(dtype)))
     found = tune(model, seed=3, checkpoint=tmp_path / "run")
     assert same(bits(model), bits(whole))
@@ -169,9 +169,11 @@ def test_two_processes_give_what_one_gives(tmp_path):
 
 def test_fewer_answers_than_records_are_refused():
     made = tuning.plan(transformer(), 48, privacy=PRIVACY, evaluations=4096)
-    begun = jnp.zeros((made.looks, made.look.size))
-    session = Session(made.look_terms, {}, begun, Storage(None, None, None), dict, seed=1)
-    release = look_at_answers(session, made, lambda *_: np.zeros((47, made.look.evaluations)))
+    begun = jnp.zeros((made.calibrations, made.calibration.size))
+    session = Session(made.calibration_terms, {}, begun, Storage(None, None, None), dict, seed=1)
+    release = calibrate_on_answers(
+        session, made, lambda *_: np.zeros((47, made.calibration.evaluations))
+    )
     with pytest.raises(InvalidArgument, match="47 answers for a batch of 48"):
         release(None, 1.0)
 
@@ -223,9 +225,9 @@ def test_audit_neighbours_are_as_far_apart_as_claimed_and_no_farther(monkeypatch
     against one that pulls the other way reaches at least 0.9 of what is claimed, and nothing more.
     """
     (one, result), (other, _) = (releases_with(first, 11, monkeypatch) for first in (1.0, -1.0))
-    assert len(one) == len(other) == result.plan.looks + result.plan.schedule.releases
+    assert len(one) == len(other) == result.plan.calibrations + result.plan.schedule.releases
     squares = [float(np.sum((a - b) ** 2)) for a, b in zip(one, other, strict=True)]
-    steps = math.sqrt(sum(squares[result.plan.looks :]))
+    steps = math.sqrt(sum(squares[result.plan.calibrations :]))
     assert 0.9 * result.plan.terms.mu() <= steps <= result.plan.terms.mu()
     assert math.sqrt(sum(squares)) <= result.plan.mu * (1 + 1e-9)
 

@@ -204,7 +204,7 @@ def test_noise_is_calibrated_for_replacing_one_record_in_every_step():
     steps, clip, records = 9, 0.5, 100
     sigma = finetune_first_order.noise_std(PRIVACY, steps, clip, records)
     one_step = (2 * clip / records) / sigma
-    assert math.isclose(math.sqrt(steps) * one_step, PRIVACY.rho, rel_tol=1e-12)
+    assert math.isclose(math.sqrt(steps) * one_step, PRIVACY.mu, rel_tol=1e-12)
 
 
 def released_norms(steps: int):
@@ -237,7 +237,7 @@ def test_training_moves_what_requires_gradients_and_nothing_else(dtype):
     model.bias.requires_grad_(False)
     weight, bias = model.weight.detach().clone(), model.bias.detach().clone()
     data["features"] = data["features"].to(dtype)
-    generous = bs.Privacy(rho=1e3)
+    generous = bs.Privacy(mu=1e3)
     before = cross_entropy(model, data).mean().item()
     found = finetune_first_order.train(
         model, cross_entropy, data, privacy=generous, steps=30, clip=1.0, rate=0.1, microbatch=4

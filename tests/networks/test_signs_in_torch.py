@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from blindstep.estimate import signs as expected
-from blindstep.torch.course import seeds_of
-from blindstep.torch.signs import Shifts, add_signs, round_at_random, sum_signs
+from blindstep.estimate import directions as expected
+from blindstep.torch.replay import seeds_of
+from blindstep.torch.sign_ops import Shifts, add_signs, round_at_random, sum_signs
 
 SIZES = (100, 7, 64, 130)
 

@@ -10,7 +10,7 @@ import blindstep as bs
 import blindstep.torch as tuning
 from blindstep.errors import InvalidArgument, RunsInEvaluationMode
 from blindstep.estimate.scales import Units
-from blindstep.ledger import sealed_json
+from blindstep.ledger import files
 from blindstep.torch.run import within_reason
 from small_networks import (
     EVALUATIONS,
@@ -65,7 +65,7 @@ def test_a_direction_that_the_loss_ignores_makes_no_step_endless(seed):
 
     privacy = bs.Privacy(epsilon=4, delta=1e-4)
     result = tuning.minimize(model, of, data, privacy=privacy, evaluations=40_000, seed=seed)
-    assert len(result.plan.look_leaves) == 2  # each leaf has a unit of its own
+    assert len(result.plan.calibration_leaves) == 2  # each leaf has a unit of its own
     with torch.no_grad():
         assert float(of(model, data).mean()) < 0.65  # of a start at 0.75
 
@@ -318,11 +318,11 @@ def test_tensors_that_share_memory_are_refused():
 def test_numbers_in_a_file_that_do_not_belong_together_are_refused(tmp_path):
     path = tmp_path / "tuned"
     tune(transformer()).save(path)
-    body, _ = sealed_json.unseal(path.read_bytes().rstrip())
+    body, _ = files.unseal(path.read_bytes().rstrip())
     base = transformer()
     before = bits(base)
     for change in ({"round": 99}, {"round": -1}, {"lengths": ""}, {"tuned": "0" * 64}):
-        path.write_bytes(sealed_json.seal({**body, **change}))
+        path.write_bytes(files.seal({**body, **change}))
         with pytest.raises(InvalidArgument):
             tuning.load(base, path)
         assert same(before, bits(base))

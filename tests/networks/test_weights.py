@@ -8,9 +8,9 @@ import torch
 
 from blindstep.errors import InvalidArgument
 from blindstep.torch import weights
-from blindstep.torch.evaluate import Evaluator, Shift
+from blindstep.torch.evaluate import ModelEvaluator, Shift
 from blindstep.torch.records import Records
-from blindstep.torch.signs import Shifts, add_signs
+from blindstep.torch.sign_ops import Shifts, add_signs
 from blindstep.torch.weights import Move, Weights
 from small_networks import Adapted, bits, loss, same, texts, transformer
 
@@ -84,7 +84,7 @@ def test_weights_are_bit_identical_after_evaluations_that_fail_and_that_do_not(d
 
     before, own = bits(model), [id(each) for each in model.parameters()]
     weights = Weights(model)
-    evaluator = Evaluator(weights, failing, Records(texts()), 16)
+    evaluator = ModelEvaluator(weights, failing, Records(texts()), 16)
     count = len(weights.tensors)
     shifts = [Shift(np.arange(count), np.full(count, a)) for a in (1e-2, -1e-2)]
     values = evaluator.values(np.arange(16), shifts)
@@ -105,10 +105,10 @@ def test_autocast_computes_with_shifted_weights():
 
     shift = Shift(np.arange(count), np.full(count, 0.05))
     found, wanted = (
-        Evaluator(weights, each, Records(texts()), 16).values(np.arange(16), [shift])
+        ModelEvaluator(weights, each, Records(texts()), 16).values(np.arange(16), [shift])
         for each in (in_16_bits, loss)
     )
-    plain = Evaluator(weights, loss, Records(texts()), 16)
+    plain = ModelEvaluator(weights, loss, Records(texts()), 16)
     plain = plain.values(np.arange(16), [Shift(np.arange(count), np.zeros(count))])
     assert np.max(np.abs(found - wanted)) < 0.2 * np.max(np.abs(wanted - plain))
 
@@ -149,7 +149,9 @@ def test_several_shifts_together_give_what_each_gives_alone():
         return of(model, batch)
 
     weights, records = Weights(model), Records(data)
-    together, alone = (Evaluator(weights, each, records, 32) for each in (of, of_one_at_a_time))
+    together, alone = (
+        ModelEvaluator(weights, each, records, 32) for each in (of, of_one_at_a_time)
+    )
     assert (together.way, alone.way) == ("together", "layer by layer")
     shifts = [Shift(np.arange(4) + place, np.full(4, 0.1)) for place in range(70)]
     found, wanted = (each.values(np.arange(32), shifts) for each in (together, alone))

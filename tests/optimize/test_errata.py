@@ -9,8 +9,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gamma
 
 import reference
-from blindstep.optimize.planner import plan
-from blindstep.optimize.theory import Problem
+from blindstep.planning.planner import plan
+from blindstep.planning.theory import Problem
 from blindstep.private import accounting
 from blindstep.private.mechanisms import BinaryTree
 from blindstep.private.statement import Privacy
@@ -20,7 +20,7 @@ FACTS = {"preset": "paper", "dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 
 
 def make(horizon=None, **choices):
     given = {**FACTS, "records": 10**6, "horizon": horizon, **choices}
-    return plan(**given, privacy=Privacy(rho=1.0))
+    return plan(**given, privacy=Privacy(mu=1.0))
 
 
 def test_erratum_1_tree_constant():
@@ -36,7 +36,7 @@ def test_erratum_1_tree_constant():
 
 def test_erratum_1_the_printed_sigma_breaks_the_budget_at_one_step_only():
     def spends(horizon, first_batch, diff_batch):
-        """What the printed sigma for rho = 1 really costs."""
+        """What the printed sigma for mu = 1 really costs."""
         sigma = reference.printed_sigma(horizon, 5, 1.0, diff_batch, 1.0)
         return reference.corrected_sigma(horizon, 5, 1.0, first_batch, diff_batch, 1.0) / sigma
 
@@ -61,7 +61,7 @@ def test_erratum_2_the_larger_horizon():
 def test_erratum_3_rdp_to_dp():
     assert reference.printed_epsilon(8.0, 1e-5) == pytest.approx(54.3, abs=0.05)
     assert accounting.epsilon(8.0, 1e-5) == pytest.approx(65.3, abs=0.05)
-    # Where delta <= exp(-rho^2) the printed formula is an upper bound, as it should be.
+    # Where delta <= exp(-mu^2) the printed formula is an upper bound, as it should be.
     assert accounting.epsilon(1.0, 1e-5) < reference.printed_epsilon(1.0, 1e-5)
 
 
@@ -72,34 +72,34 @@ def test_erratum_5_radius():
 
 
 def test_erratum_8_the_naive_appendix_halves_the_noise():
-    dim, batch, rho = 100, 20, 1.0
+    dim, batch, mu = 100, 20, 1.0
     moved = [reference.grad_sensitivity(dim, 1.0, batch)]
-    printed = dim / (batch * rho)
-    assert reference.block_mu(moved, np.ones((1, 1)), printed) == pytest.approx(2 * rho)
+    printed = dim / (batch * mu)
+    assert reference.block_mu(moved, np.ones((1, 1)), printed) == pytest.approx(2 * mu)
     made = make(oracle="naive", horizon=10, first_batch=batch)
     assert made.noise_std == pytest.approx(2 * printed, rel=1e-3)
 
 
-def naive_bound(scale, horizon, batch, dim, rho):
+def naive_bound(scale, horizon, batch, dim, mu):
     """app:comparison with L = 1 and every constant 1; scale = L delta M / (F* + L delta)."""
-    errors = math.sqrt(dim / batch) + 1 + dim**1.5 / (batch * rho)
+    errors = math.sqrt(dim / batch) + 1 + dim**1.5 / (batch * mu)
     return batch * horizon / scale + errors / math.sqrt(horizon)
 
 
 def test_erratum_9_the_naive_rate_needs_larger_batches():
-    dim, rho, scale = 100, 0.1, 1e12
-    printed = (dim**1.5 / (rho * scale)) ** (1 / 3)
+    dim, mu, scale = 100, 0.1, 1e12
+    printed = (dim**1.5 / (mu * scale)) ** (1 / 3)
     horizons = np.geomspace(1, 1e12, 5_000)
-    of_one = min(naive_bound(scale, t, 1, dim, rho) for t in horizons)
-    assert 1 < of_one / (dim**3 / (rho**2 * scale)) ** (1 / 3) < 4
+    of_one = min(naive_bound(scale, t, 1, dim, mu) for t in horizons)
+    assert 1 < of_one / (dim**3 / (mu**2 * scale)) ** (1 / 3) < 4
     assert of_one > 10 * printed
-    of_many = min(naive_bound(scale, t, dim**1.5 / rho, dim, rho) for t in horizons)
+    of_many = min(naive_bound(scale, t, dim**1.5 / mu, dim, mu) for t in horizons)
     assert 1 < of_many / printed < 4
     # And of the two balancing values the larger one meets the bound.
-    problem = Problem(dim, 10**13, 1.0, 1.0, 1 / 9, rho)
+    problem = Problem(dim, 10**13, 1.0, 1.0, 1 / 9, mu)
     smaller, larger = sorted(problem.balancing_horizons(naive=True))
     assert problem.order_bound(larger, naive=True) < problem.order_bound(smaller, naive=True)
-    assert problem.naive_batch() == 2 * dim**1.5 / rho
+    assert problem.naive_batch() == 2 * dim**1.5 / mu
 
 
 def test_erratum_10_the_condition_gives_96():
@@ -176,7 +176,7 @@ def test_erratum_13_small_in_expectation_is_not_small_at_the_point():
 def test_erratum_14_the_sum_needs_the_square_of_the_logarithm():
     for level in range(2, 9):
         horizon = 2**level - 1
-        alone = 4 * 5 / horizon  # sigma of one increment by itself, at rho = 1, B2 = 1
+        alone = 4 * 5 / horizon  # sigma of one increment by itself, at mu = 1, B2 = 1
         printed = reference.printed_tree_noise(horizon, 5, 1.0, 1, 1.0) / (5 * alone**2)
         assert printed == pytest.approx(4 * math.log(horizon) ** 2)
         sigma = reference.corrected_sigma(horizon, 5, 1.0, 10**9, 1, 1.0)

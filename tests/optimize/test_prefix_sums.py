@@ -10,9 +10,8 @@ import pytest
 
 import reference
 from blindstep.optimize.prefix import MECHANISMS, matrix_of, prefix_of
-from blindstep.private.mechanisms import BinaryTree
-from blindstep.private.tables.blt_parameters import TABLE
-from blindstep.private.tables.toeplitz import BLT, SquareRoot
+from blindstep.private.blt_table import TABLE
+from blindstep.private.mechanisms import BLT, BinaryTree, SquareRoot
 
 HORIZONS = [1, 2, 3, 4, 7, 8, 33, 64]
 every_mechanism = pytest.mark.parametrize("name", MECHANISMS)

@@ -44,7 +44,7 @@ def test_printed_sigma_is_zero_at_one_step_and_short_at_two_and_four():
     assert ref.printed_sigma(1, 10, 1.0, 2, 1.0) == 0.0
     assert ref.corrected_sigma(1, 10, 1.0, 1, 2, 1.0) == pytest.approx(20.0)
     for T in range(2, 65):
-        args = (10, 1.0, T, 2, 0.5)  # d, L, B1 = T B2 / 2, B2, rho
+        args = (10, 1.0, T, 2, 0.5)  # d, L, B1 = T B2 / 2, B2, mu
         short = ref.printed_sigma(T, 10, 1.0, 2, 0.5) < ref.corrected_sigma(T, *args)
         assert short == (T in (2, 4))
         # The theorem's B1 = T + 1 halves GRAD's sensitivity: the printed value then suffices.
@@ -138,7 +138,7 @@ def test_runs_obey_the_recursions(run):
 
 def test_choice_of_horizon_is_the_maximum():
     """Erratum 2."""
-    args = {"M": 1e5, "d": 100, "L": 1.0, "delta": 0.1, "gap": 1.0, "rho": 0.1}
+    args = {"M": 1e5, "d": 100, "L": 1.0, "delta": 0.1, "gap": 1.0, "mu": 0.1}
     horizons = ref.balancing_horizons(**args)
     assert ref.order_bound(min(horizons), **args) == pytest.approx(5.39, abs=0.005)
     assert ref.order_bound(max(horizons), **args) == pytest.approx(2.20, abs=0.005)

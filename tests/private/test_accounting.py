@@ -19,9 +19,9 @@ MUS = st.floats(1e-3, 30.0)
 DELTAS = st.floats(1e-12, 0.2)
 
 
-@pytest.mark.parametrize(("rho", "epsilon"), [(1.0, 4.3772), (8.0, 65.32)])
-def test_known_values(rho, epsilon):
-    assert accounting.epsilon(rho, 1e-5) == pytest.approx(epsilon, abs=1e-2 if rho > 1 else 1e-4)
+@pytest.mark.parametrize(("mu", "epsilon"), [(1.0, 4.3772), (8.0, 65.32)])
+def test_known_values(mu, epsilon):
+    assert accounting.epsilon(mu, 1e-5) == pytest.approx(epsilon, abs=1e-2 if mu > 1 else 1e-4)
 
 
 @given(MUS, DELTAS)

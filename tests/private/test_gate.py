@@ -15,9 +15,9 @@ from scipy import stats
 from blindstep.errors import HorizonExceeded, InvalidArgument, SecretCopied
 from blindstep.optimize.prefix import MECHANISMS
 from blindstep.private.gate import Contributions, Port
+from blindstep.private.lattice import STD
 from blindstep.private.noise import fresh_keys, lattice_noise
 from blindstep.private.schedule import Kind, Schedule
-from blindstep.private.tables.discrete_gaussian import STD
 from blindstep.private.terms import Terms
 from dataflow import decisions
 from gates import (

@@ -11,8 +11,8 @@ import pytest
 
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.prefix import MECHANISMS, matrix_of, prefix_of
-from blindstep.private.tables.blt_parameters import TABLE
-from blindstep.private.tables.toeplitz import BLT, SquareRoot
+from blindstep.private.blt_table import TABLE
+from blindstep.private.mechanisms import BLT, SquareRoot
 from matrices import dense, exact_coefficients
 
 HORIZONS = [1, 2, 3, 4, 7, 8, 64]

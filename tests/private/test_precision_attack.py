@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from blindstep.optimize.prefix import MECHANISMS, matrix_of, prefix_of
-from blindstep.private.tables.discrete_gaussian import LARGEST, STD
+from blindstep.private.lattice import LARGEST, STD
 from gates import batches_of, block_of, make_gate, make_terms
 
 SIZE, PERIOD, NOISE = 400, 4, 0.7

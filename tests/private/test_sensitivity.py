@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.prefix import MECHANISMS
+from blindstep.private.lattice import STD
 from blindstep.private.schedule import Kind, Schedule
-from blindstep.private.tables.discrete_gaussian import STD
 from blindstep.private.terms import Terms, calibrated
 from gates import batches_of, block_of, lattice, make_gate, make_terms
 from hostile import tables
@@ -150,12 +150,12 @@ def test_what_one_record_says_does_not_change_how_others_count():
     st.integers(1, 50),
     st.floats(-150, 150),
 )
-def test_calibration_never_overshoots_and_wastes_nothing(name, rho, period, size, passes, power):
+def test_calibration_never_overshoots_and_wastes_nothing(name, mu, period, size, passes, power):
     schedule = Schedule(100, 1, 1, period, passes * (100 // period))
     mechanism, clip = MECHANISMS[name](period), 10.0**power
-    assume(math.sqrt(size * mechanism.column_counts().max() * schedule.passes) < 0.49 * rho * STD)
-    terms = calibrated(schedule, mechanism, size, clip, 3 * clip, rho)
-    assert rho * (1 - 1e-9) <= terms.mu() <= rho
+    assume(math.sqrt(size * mechanism.column_counts().max() * schedule.passes) < 0.49 * mu * STD)
+    terms = calibrated(schedule, mechanism, size, clip, 3 * clip, mu)
+    assert mu * (1 - 1e-9) <= terms.mu() <= mu
 
 
 def test_what_cannot_be_exact_is_refused():

@@ -38,17 +38,17 @@ def numbers_in(pattern, text):
 def test_a_budget_is_epsilon_and_delta_or_rho():
     asked = Privacy(epsilon=4.0)
     assert asked.delta == DEFAULT_DELTA == 1e-5
-    assert asked.rho == accounting.mu_for_epsilon(4.0, 1e-5)
-    assert Privacy(rho=1.0).epsilon == pytest.approx(4.3772, abs=1e-4)
-    for neither in ({}, {"epsilon": 1.0, "rho": 1.0}):
+    assert asked.mu == accounting.mu_for_epsilon(4.0, 1e-5)
+    assert Privacy(mu=1.0).epsilon == pytest.approx(4.3772, abs=1e-4)
+    for neither in ({}, {"epsilon": 1.0, "mu": 1.0}):
         with pytest.raises(InvalidArgument, match="either"):
             Privacy(**neither)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, True])
 def test_bad_budgets_are_refused(bad):
-    with pytest.raises(InvalidArgument, match="rho"):
-        Privacy(rho=bad)
+    with pytest.raises(InvalidArgument, match="mu"):
+        Privacy(mu=bad)
     with pytest.raises(InvalidArgument, match="epsilon"):
         Privacy(epsilon=bad)
     with pytest.raises(InvalidArgument, match="delta"):

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from blindstep.errors import InvalidArgument
-from blindstep.ledger.refusals import BudgetExceeded
+from blindstep.errors import BudgetExceeded, InvalidArgument
 from blindstep.serve import closing, schema
 from blindstep.serve.accounts import votes_name
 from blindstep.serve.database import Database

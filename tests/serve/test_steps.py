@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from blindstep.ledger.refusals import BudgetExceeded, LedgerDamaged, RecordsConsumed
+from blindstep.errors import BudgetExceeded, LedgerDamaged, RecordsConsumed
 from blindstep.serve import closing, schema
 from blindstep.serve.accounts import LedgerPort, Run, open_ledger
 from blindstep.serve.keys import Address, DamagedVote
@@ -250,7 +250,7 @@ def test_a_step_closes_early_only_where_that_was_asked_for(bench):
         bench.ask(study, *map(str, range(6)))
         bench.answer(number, 0, {(s, p): 1.0 for s in range(6) for p in (0, 1)})
         assert closing.freeze(bench.studies, number) is early
-        due = [row["number"] for row in closing.Keeper(bench.studies).look_at_all()[0]]
+        due = [row["number"] for row in closing.StepCloser(bench.studies).look_at_all()[0]]
         assert (number in due) is early
 
 
@@ -284,7 +284,7 @@ def test_a_step_that_another_worker_froze_is_left_to_it_for_a_while(bench, monke
     study, number = bench.create()
     bench.past_deadline(number)
     assert closing.freeze(bench.studies, number)
-    keeper, now = closing.Keeper(bench.studies), [100.0]
+    keeper, now = closing.StepCloser(bench.studies), [100.0]
     monkeypatch.setattr(closing.time, "monotonic", lambda: now[0])
     for now[0], released in ((100.0, 0), (102.9, 0), (103.1, 1)):
         for row in keeper.look_at_all()[0]:

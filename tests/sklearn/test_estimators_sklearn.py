@@ -12,16 +12,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from blindstep.drivers.compiled import minimize
-from blindstep.drivers.pytrees import ParameterSpace
-from blindstep.drivers.result import History, Result
-from blindstep.errors import InvalidArgument
+from blindstep.errors import BudgetExceeded, InvalidArgument
 from blindstep.ledger.ledger import read_ledger
-from blindstep.ledger.refusals import BudgetExceeded
-from blindstep.optimize.planner import plan as make_plan
+from blindstep.losses.pytrees import ParameterSpace
+from blindstep.planning.planner import plan as make_plan
 from blindstep.private import accounting
 from blindstep.private.noise import fresh_keys
 from blindstep.private.statement import Privacy, round_up, statement
+from blindstep.run.compiled import minimize
+from blindstep.run.result import History, Result
 from blindstep.sklearn import ClassesFromData, PrivateClassifier, PrivateRegressor, models
 from blindstep.sklearn.models import REGRESSION
 
@@ -113,7 +112,7 @@ def test_a_fit_is_the_run_of_four_arguments_and_keeps_to_its_evaluations():
     model = small(random_state=3)
     plan = model.result_.plan
     assert plan.preset == "scaled"
-    assert plan.looks > 0
+    assert plan.calibrations > 0
     assert plan.evaluations <= LITTLE
     assert small(evaluations=LITTLE // 2).result_.plan.evaluations <= LITTLE // 2
     assert model.n_iter_ == plan.rounds * plan.horizon

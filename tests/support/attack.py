@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 
-from blindstep.drivers.engines import Engine
-from blindstep.drivers.isolation import seal
-from blindstep.drivers.pytrees import ParameterSpace
-from blindstep.drivers.tasks import Task, Work, perform
+from blindstep.losses.engines import Engine
+from blindstep.losses.isolation import seal
+from blindstep.losses.pytrees import ParameterSpace
+from blindstep.losses.tasks import Task, Work, perform
 
 KINDS = ("spins", "grips", "sleeps", "hoards", "exits", "crashes", "interrupts", "meddles")
 PLACES = (0, 19, 39)

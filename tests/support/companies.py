@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 
-from blindstep.ledger import processes
+from blindstep.processes import jax_group
 
 _LIMIT = 60  # seconds that a thread waits for the other one before the test fails
 
@@ -28,10 +28,10 @@ class Cluster:
         self._barrier, self._brought = threading.Barrier(2), {}
         monkeypatch.setattr(jax, "process_count", lambda: 2)
         monkeypatch.setattr(jax, "process_index", lambda: self._own.rank)
-        monkeypatch.setattr(processes, "_store", lambda: self)
-        monkeypatch.setattr(processes, "multihost_utils", self)
-        monkeypatch.setattr(processes, "_companies", self)
-        monkeypatch.setattr(processes.Company, "_swept", 0)
+        monkeypatch.setattr(jax_group, "_store", lambda: self)
+        monkeypatch.setattr(jax_group, "multihost_utils", self)
+        monkeypatch.setattr(jax_group, "_companies", self)
+        monkeypatch.setattr(jax_group.ProcessGroup, "_swept", 0)
 
     def both(self, do):
         """What `do(rank)` gives, or raises, in each of two threads."""
@@ -102,5 +102,5 @@ def alone(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(jax, "process_count", lambda: 1)
         patch.setattr(jax, "process_index", lambda: 0)
-        patch.setattr(processes, "_companies", itertools.count())
+        patch.setattr(jax_group, "_companies", itertools.count())
         yield

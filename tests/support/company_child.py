@@ -34,7 +34,7 @@ from losses import capped_distance
 # 16 rounds of 2 steps in 16 passes over 24 records.
 DATA = np.random.default_rng(0).normal(size=(24, 2))
 PLAN = bs.plan(
-    **{"records": 24, "dim": 2, "privacy": bs.Privacy(rho=1.0), "radius": 0.5},
+    **{"records": 24, "dim": 2, "privacy": bs.Privacy(mu=1.0), "radius": 0.5},
     **{"bounds": bs.Clip(1.0), "horizon": 2, "period": 1, "first_batch": 12, "directions": 1},
     **{"sharing": "block", "passes": 16},
 )
@@ -59,7 +59,7 @@ def spread(rank):
 TASKS = {
     "run": lambda rank: say("done", digest_of_result(minimize(spread(rank), "run"))),
     "whole": lambda rank: say("done", digest_of_result(minimize(DATA, "run"))),
-    "budget": lambda rank: minimize(spread(rank), "poor", budget=bs.Privacy(rho=0.5)),
+    "budget": lambda rank: minimize(spread(rank), "poor", budget=bs.Privacy(mu=0.5)),
     "params": lambda rank: minimize(spread(rank), "other", start=START + rank),
     "path": lambda rank: minimize(spread(rank), "here" if rank == 0 else "there"),
     "data": lambda rank: minimize(DATA + rank),

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import blindstep as bs
-from blindstep.drivers import compiled, host, optimizer
 from blindstep.ledger.ledger import Ledger
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import SavingInterval
+from blindstep.run import ask_tell, host
+from blindstep.run import compiled
 from losses import capped_distance, capped_distance_numpy
 
 DRIVERS = ("compiled", "host", "ask")
@@ -20,7 +21,7 @@ DRIVERS = ("compiled", "host", "ask")
 # 4 rounds of 4 steps, in two passes over 24 records.
 ROUNDS, HORIZON, STEPS = 4, 4, 16
 DATA = np.random.default_rng(0).normal(size=(24, 2))
-BUDGET = {"privacy": bs.Privacy(rho=1.0), "radius": 0.5}
+BUDGET = {"privacy": bs.Privacy(mu=1.0), "radius": 0.5}
 CHOICES = {
     **BUDGET,
     **{"lipschitz": 1.0, "horizon": HORIZON, "period": HORIZON, "passes": 2, "mechanism": "tree"},
@@ -93,7 +94,7 @@ def events(monkeypatch):
     noted(Ledger, "begin", lambda ledger, run, first, count=1: count)
     noted(host, "tasks_of", lambda *_: 0)
     noted(compiled, "run_round", lambda machine, *_: machine.horizon)
-    noted(optimizer, "release_answers", lambda *_: 1)
+    noted(ask_tell, "release_answers", lambda *_: 1)
     return seen
 
 

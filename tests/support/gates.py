@@ -9,9 +9,9 @@ import numpy as np
 
 from blindstep.optimize.prefix import MECHANISMS
 from blindstep.private.gate import Contributions, Gate
+from blindstep.private.lattice import STD
 from blindstep.private.noise import fresh_keys
 from blindstep.private.schedule import Kind, Schedule
-from blindstep.private.tables.discrete_gaussian import STD
 from blindstep.private.terms import Terms
 
 

@@ -29,7 +29,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-from blindstep.drivers.optimizer import Optimizer
+from blindstep.run.ask_tell import Optimizer
 from blindstep.ledger.session import Session
 from kill_helpers import digest_of, digest_of_result
 from driver_runs import HORIZON, run

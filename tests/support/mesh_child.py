@@ -8,18 +8,19 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import blindstep as bs
-from blindstep.drivers import compiled, mesh
-from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.ledger import fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
+from blindstep.losses import mesh
+from blindstep.losses.pytrees import ParameterSpace
+from blindstep.run import compiled
 
 RECORDS, DIM = 208, 3
 DATA = {
     "place": np.random.default_rng(0).normal(size=(RECORDS, DIM)),
     "weight": np.random.default_rng(1).uniform(size=RECORDS),
 }
-BUDGET = {"privacy": bs.Privacy(rho=1.0), "radius": 0.5, "lipschitz": 1.0}
+BUDGET = {"privacy": bs.Privacy(mu=1.0), "radius": 0.5, "lipschitz": 1.0}
 PLANS = {
     # Batches of 10 and 5, and of 203: nothing that eight devices could share evenly.
     "own": {"preset": "paper", "horizon": 4, "first_batch": 10, "diff_batch": 5, "rounds": 3},
@@ -47,12 +48,12 @@ def flops(data, plan_name, sharding):
     """Operations that each device does in one round, counted by the compiler."""
     plan = bs.plan(records=RECORDS, dim=DIM, **BUDGET | PLANS[plan_name])
     space = ParameterSpace.of(np.zeros(DIM))
-    machine, found = compiled.prepare(plan.build(), space), []
+    machine, found = minimize.prepare(plan.build(), space), []
     session = Session(plan.terms, plan.to_dict(), machine.begin(jnp.zeros(DIM)), Storage(), dict)
 
     def program(permit, memory):
         arguments = (machine, loss, space, permit, memory, session.state, data)
-        lowered = compiled.run_round.lower(*arguments, session.gate.public, sharding)
+        lowered = minimize.run_round.lower(*arguments, session.gate.public, sharding)
         found.append(lowered.compile().compiled.cost_analysis()["flops"])
         raise KeyboardInterrupt  # it is not run
 

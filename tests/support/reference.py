@@ -249,12 +249,12 @@ def oracle_variance_bound(d: int, L: float, B1: int, B2: int, T: int) -> float:
     return 16 * d * L**2 / B1 + 64 * d * L**2 / (B2 * T)
 
 
-def printed_sigma(T: int, d: int, L: float, B2: int, rho: float) -> float:
-    """cor:privacy AS PRINTED (for B1 >= T B2 / 2): sqrt(2 ln T) 4 d L / (B2 T rho).
+def printed_sigma(T: int, d: int, L: float, B2: int, mu: float) -> float:
+    """cor:privacy AS PRINTED (for B1 >= T B2 / 2): sqrt(2 ln T) 4 d L / (B2 T mu).
 
     It is 0 at T = 1, and at B1 = T B2 / 2 also too small for T = 2 and 4.
     """
-    return math.sqrt(2 * math.log(T)) * 4 * d * L / (B2 * T * rho)
+    return math.sqrt(2 * math.log(T)) * 4 * d * L / (B2 * T * mu)
 
 
 def exact_node_count(T: int) -> int:
@@ -262,16 +262,16 @@ def exact_node_count(T: int) -> int:
     return max(int(column.sum()) for column in tree_matrices(T)[1].T)
 
 
-def corrected_sigma(T: int, d: int, L: float, B1: int, B2: int, rho: float) -> float:
-    """cor:privacy CORRECTED: the sigma with block_mu = rho, at D = delta/T and for any B1."""
+def corrected_sigma(T: int, d: int, L: float, B1: int, B2: int, mu: float) -> float:
+    """cor:privacy CORRECTED: the sigma with block_mu = mu, at D = delta/T and for any B1."""
     later = diff_sensitivity(d, L, B2, 1.0, 2.0 / T)  # rmk:w-distance: |w_t - w_{t-1}| <= 2 delta/T
     sensitivities = [grad_sensitivity(d, L, B1)] + [later] * (T - 1)
-    return block_mu(sensitivities, tree_matrices(T)[1], 1.0) / rho
+    return block_mu(sensitivities, tree_matrices(T)[1], 1.0) / mu
 
 
-def printed_tree_noise(T: int, d: int, L: float, B2: int, rho: float) -> float:
-    """cor:tree-noise AS PRINTED: E|TREE(t)|^2 <= (8 ln T d^1.5 L/(B2 T rho))^2 (not its root)."""
-    return (8 * math.log(T) * d**1.5 * L / (B2 * T * rho)) ** 2
+def printed_tree_noise(T: int, d: int, L: float, B2: int, mu: float) -> float:
+    """cor:tree-noise AS PRINTED: E|TREE(t)|^2 <= (8 ln T d^1.5 L/(B2 T mu))^2 (not its root)."""
+    return (8 * math.log(T) * d**1.5 * L / (B2 * T * mu)) ** 2
 
 
 def exact_tree_noise(T: int, d: int, sigma: float) -> float:
@@ -280,26 +280,24 @@ def exact_tree_noise(T: int, d: int, sigma: float) -> float:
 
 
 def balancing_horizons(
-    M: float, d: int, L: float, delta: float, gap: float, rho: float
+    M: float, d: int, L: float, delta: float, gap: float, mu: float
 ) -> tuple[float, float]:
     """thm:convergence: (T_statistical, T_private) =
 
-    (sqrt(d) L delta M / (F* + L delta))^(2/3), (d^1.5 L delta M / ((F* + L delta) rho))^(1/2).
+    (sqrt(d) L delta M / (F* + L delta))^(2/3), (d^1.5 L delta M / ((F* + L delta) mu))^(1/2).
     PRINTED: T is the minimum of the two. CORRECTED: the maximum.
     """
     ratio = delta * M / (gap + L * delta)
-    return (math.sqrt(d) * L * ratio) ** (2 / 3), (d**1.5 * L * ratio / rho) ** 0.5
+    return (math.sqrt(d) * L * ratio) ** (2 / 3), (d**1.5 * L * ratio / mu) ** 0.5
 
 
-def order_bound(
-    T: float, M: float, d: int, L: float, delta: float, gap: float, rho: float
-) -> float:
+def order_bound(T: float, M: float, d: int, L: float, delta: float, gap: float, mu: float) -> float:
     """Proof of thm:convergence, last display before T is chosen, with constants and logs 1:
 
-    (F* + L delta) T / (delta M) + sqrt(d) L / sqrt(T) + d^1.5 L / (T rho).
+    (F* + L delta) T / (delta M) + sqrt(d) L / sqrt(T) + d^1.5 L / (T mu).
     """
     start = (gap + L * delta) * T / (delta * M)
-    return start + math.sqrt(d) * L / math.sqrt(T) + d**1.5 * L / (T * rho)
+    return start + math.sqrt(d) * L / math.sqrt(T) + d**1.5 * L / (T * mu)
 
 
 def proof_bound(T: int, K: int, B1: int, B2: int, d: int, L: float, delta: float, gap: float,
@@ -321,9 +319,9 @@ def proof_bound(T: int, K: int, B1: int, B2: int, d: int, L: float, delta: float
 
 
 # --- privacy accounting ---
-def printed_epsilon(rho: float, delta: float) -> float:
-    """sec:pre AS PRINTED: 2 rho sqrt(ln(1/delta)). Valid for delta <= exp(-rho^2), not >=."""
-    return 2 * rho * math.sqrt(math.log(1 / delta))
+def printed_epsilon(mu: float, delta: float) -> float:
+    """sec:pre AS PRINTED: 2 mu sqrt(ln(1/delta)). Valid for delta <= exp(-mu^2), not >=."""
+    return 2 * mu * math.sqrt(math.log(1 / delta))
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

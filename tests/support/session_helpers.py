@@ -19,8 +19,8 @@ PLAN = {"records": 12, "dim": 2, "delta": 1e-6, "notes": ["for people"]}
 DATA = np.random.default_rng(0).normal(size=(12, 2))
 
 
-def terms(rho=1.0):
-    return calibrated(SCHEDULE, BinaryTree(3), 2, 1.0, 0.5, rho)
+def terms(mu=1.0):
+    return calibrated(SCHEDULE, BinaryTree(3), 2, 1.0, 0.5, mu)
 
 
 def start():
@@ -34,7 +34,7 @@ def loss(point, record):
 def begin(
     directory=None,
     *,
-    rho=1.0,
+    mu=1.0,
     data=DATA,
     of=loss,
     params=None,
@@ -48,7 +48,7 @@ def begin(
     interval.due = lambda: saving
     params = np.zeros(2) if params is None else params
     return Session(
-        terms(rho),
+        terms(mu),
         plan,
         start(),
         Storage(directory, **where),

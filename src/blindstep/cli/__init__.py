@@ -20,7 +20,7 @@ from blindstep.errors import HopelessPlan, LargeDelta, LossNotFinite
 COMMANDS = {
     "privacy": (
         "blindstep.cli.planning",
-        "Convert a privacy budget, exactly: rho to epsilon, or epsilon to rho.",
+        "Convert a privacy budget, exactly: mu to epsilon, or epsilon to mu.",
     ),
     "plan": (
         "blindstep.cli.planning",
@@ -35,7 +35,7 @@ COMMANDS = {
         "Attack a plan through its own code: a lower bound on mu against what is claimed.",
     ),
     "report": (
-        "blindstep.cli.report",
+        "blindstep.cli.audit",
         "Write a self-contained HTML report of a run: privacy, noise, plan, ledger; nothing secret.",
     ),
     "demo": (

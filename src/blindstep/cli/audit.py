@@ -1,4 +1,7 @@
-"""`blindstep audit`: is a plan as private as it says, when its own code runs?"""
+"""`blindstep audit`: is a plan as private as it says, when its own code runs?
+
+`blindstep report`: a run directory as a page for people.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ from blindstep.cli import planning
 from blindstep.cli.common import AsJson, fail, print_json
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.insight import audit as auditing
-from blindstep.insight.audit_view import audit_table, save_plot
-from blindstep.ledger.durable import read_file
-from blindstep.ledger.plan_file import PLAN
-from blindstep.optimize.plan import Plan
+from blindstep.insight.audit_bounds import audit_table, save_plot
+from blindstep.insight.report import report_run_directory
+from blindstep.ledger.files import read_file
+from blindstep.ledger.storage import PLAN
+from blindstep.planning.plan import Plan
 
 # What is audited where nothing is said: each value belongs to an option and is used only if the
 # others of its row are left out too, since they say the same in other words.
@@ -24,7 +28,7 @@ _DEFAULTS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("dim", 10, ()),
     ("radius", 0.1, ()),
     ("records", 100_000, ("tolerance",)),
-    ("rho", 1.0, ("epsilon",)),
+    ("mu", 1.0, ("epsilon",)),
     ("lipschitz", 1.0, ("clip",)),
     ("gap", 1.0, ("clip",)),
 )
@@ -80,7 +84,7 @@ def _with_plan_options() -> inspect.Signature:
 
 
 def _described(options: dict[str, Any]) -> Plan:
-    scaled = options["preset"] == "scaled"
+    scaled = options["preset"] == "auto"
     for name, value, others in _DEFAULTS:
         if scaled and name in ("radius", "lipschitz", "gap"):
             continue  # such a plan has none
@@ -122,3 +126,28 @@ def _draw(found: auditing.Audit, path: str) -> None:
 
 
 audit.__signature__ = _with_plan_options()
+
+
+def report(
+    directory: Annotated[str, typer.Argument(help="The directory of a run, finished or not.")],
+    out: Annotated[
+        str | None, typer.Option(help="The file to write. Default: DIRECTORY-report.html.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="The heading.")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="The ledger, where the run did not keep its own.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a self-contained HTML report of a run: privacy, noise, plan, ledger; nothing secret.
+
+    The run directory holds the noise key, so the page goes beside it, not into it.
+    """
+    try:
+        path = report_run_directory(directory, out, title=title, ledger=ledger)
+    except BlindstepError as error:
+        fail(error, as_json)
+    if as_json:
+        print_json({"report": str(path)})
+    else:
+        print(f"{path}: the report, for a browser. It holds nothing secret.")

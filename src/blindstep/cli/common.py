@@ -14,7 +14,7 @@ from blindstep.errors import BlindstepError, InvalidArgument
 # The exit code of a program that Ctrl-C has ended: 128 + SIGINT.
 STOPPED = 130
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Rho = Annotated[float | None, typer.Option(help="Gaussian-DP budget (the paper's rho).")]
+Mu = Annotated[float | None, typer.Option(help="Gaussian-DP budget (the paper calls it rho).")]
 Epsilon = Annotated[float | None, typer.Option(help="Epsilon of (epsilon, delta)-DP.")]
 Delta = Annotated[float, typer.Option(help="Delta of (epsilon, delta)-DP.")]
 

@@ -14,14 +14,13 @@ from rich.console import Console
 
 from blindstep.cli.common import print_json
 from blindstep.cli.problem_file import ProblemFile
-from blindstep.drivers import rehearsal
-from blindstep.drivers.differentiable import check_gradient
+from blindstep.errors import CheckpointUnwritable
 from blindstep.insight.tables import plan_table
-from blindstep.ledger.budgets import account_at, require_room
-from blindstep.ledger.refusals import CheckpointUnwritable
-from blindstep.ledger.storage import Storage
-from blindstep.optimize.choices import GRADIENT
-from blindstep.optimize.plan import Plan
+from blindstep.ledger.storage import Storage, account_at, require_room
+from blindstep.losses import rehearsal
+from blindstep.losses.rehearsal import check_gradient
+from blindstep.planning.choices import GRADIENT
+from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 
 # Made-up records and points of the measurement: enough to fill a processor, few enough for any loss.

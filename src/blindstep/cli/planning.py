@@ -11,7 +11,7 @@ from blindstep.cli.common import (
     AsJson,
     Delta,
     Epsilon,
-    Rho,
+    Mu,
     fail,
     print_json,
     refuse_without_radius,
@@ -19,11 +19,11 @@ from blindstep.cli.common import (
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.estimate.bounds import Clip
 from blindstep.insight.tables import plan_table, privacy_numbers, privacy_table
-from blindstep.optimize.choices import ESTIMATES, ORACLES, PRESETS, SAMPLERS, SHARINGS
-from blindstep.optimize.plan import Plan
-from blindstep.optimize.planner import plan as make_plan
 from blindstep.optimize.prefix import MECHANISMS
-from blindstep.optimize.prospects import doubts
+from blindstep.planning.checks import doubts
+from blindstep.planning.choices import ESTIMATES, ORACLES, PRESETS, SAMPLERS, SHARINGS
+from blindstep.planning.plan import Plan
+from blindstep.planning.planner import plan as make_plan
 from blindstep.private.statement import DEFAULT_DELTA, Privacy
 
 # The options of a plan without a radius.
@@ -31,11 +31,11 @@ _SELF_SCALING = ("dim", "records", "preset", "passes", "directions", "evaluation
 
 
 def privacy(
-    rho: Rho = None, epsilon: Epsilon = None, delta: Delta = DEFAULT_DELTA, as_json: AsJson = False
+    mu: Mu = None, epsilon: Epsilon = None, delta: Delta = DEFAULT_DELTA, as_json: AsJson = False
 ) -> None:
-    """Convert a privacy budget, exactly: rho to epsilon, or epsilon to rho."""
+    """Convert a privacy budget, exactly: mu to epsilon, or epsilon to mu."""
     try:
-        budget = Privacy(epsilon, delta, rho=rho)
+        budget = Privacy(epsilon, delta, mu=mu)
     except BlindstepError as error:
         fail(error, as_json)
     if as_json:
@@ -54,7 +54,7 @@ def plan(
     tolerance: Annotated[
         float | None, typer.Option(help="Stationarity wanted: gives the records it takes.")
     ] = None,
-    rho: Rho = None,
+    mu: Mu = None,
     epsilon: Epsilon = None,
     delta: Delta = DEFAULT_DELTA,
     lipschitz: Annotated[float | None, typer.Option(help="Lipschitz bound of the loss.")] = None,
@@ -106,7 +106,7 @@ def plan(
 
 def plan_from(
     *,
-    rho: float | None,
+    mu: float | None,
     epsilon: float | None,
     delta: float,
     clip: float | None,
@@ -114,13 +114,13 @@ def plan_from(
     **options: Any,
 ) -> Plan:
     """The plan that the options of `blindstep plan` describe."""
-    if options["preset"] == "scaled" or (options["preset"] is None and options["radius"] is None):
+    if options["preset"] == "auto" or (options["preset"] is None and options["radius"] is None):
         own = {name: value for name, value in options.items() if name not in _SELF_SCALING}
         refuse_without_radius({**own, "clip": clip, "diff_clip": diff_clip})
     if clip is None and diff_clip is not None:
         raise InvalidArgument(f"--diff-clip {diff_clip:g} needs --clip too: give both.")
     return make_plan(
-        privacy=Privacy(epsilon, delta, rho=rho),
+        privacy=Privacy(epsilon, delta, mu=mu),
         bounds=None if clip is None else Clip(clip, diff_clip),
         **options,
     )

@@ -27,10 +27,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from blindstep.cli.data_files import check_finite, read_data, require_file
-from blindstep.drivers.columns import arrays_of, encode
-from blindstep.drivers.pytrees import Loss, ParameterSpace, check_loss, count_records
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds
+from blindstep.losses.data_frames import arrays_of, encode
+from blindstep.losses.pytrees import Loss, ParameterSpace, check_loss, count_records
 
 _NEEDED = {
     "loss": "a function loss(params, record) that gives one number for one record",

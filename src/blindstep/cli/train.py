@@ -20,34 +20,33 @@ from blindstep.cli.common import (
     AsJson,
     Delta,
     Epsilon,
-    Rho,
+    Mu,
     fail,
     print_json,
     refuse_without_radius,
     stop,
 )
 from blindstep.cli.dry_run import rehearse_run
-from blindstep.cli.ledger_choice import about_ledger, ledger_notes, ledger_of
+from blindstep.cli.ledger import about_ledger, ledger_notes, ledger_of
 from blindstep.cli.problem_file import ProblemFile, load_problem
-from blindstep.drivers import effort
-from blindstep.drivers.compiled import minimize
-from blindstep.drivers.people import ROWS, count_people
-from blindstep.drivers.planned import plan_for
-from blindstep.drivers.pytrees import ParameterSpace, count_records
-from blindstep.drivers.result import Result
-from blindstep.drivers.stopping import how_to_go_on
-from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.errors import BlindstepError, InvalidArgument, LedgerError, StorageError
 from blindstep.estimate.bounds import Bounds, Clip
 from blindstep.estimate.gradients import COST
 from blindstep.insight.report import report as write_report
-from blindstep.ledger import places
+from blindstep.ledger import data_ledger
 from blindstep.ledger.ledger import read_ledger
-from blindstep.ledger.refusals import LedgerError, StorageError
 from blindstep.ledger.storage import Storage
-from blindstep.optimize.choices import ESTIMATES, GRADIENT, PRESETS, VALUES
-from blindstep.optimize.plan import Plan
+from blindstep.losses.people import ROWS, count_people
+from blindstep.losses.pytrees import ParameterSpace, count_records
+from blindstep.planning.choices import ESTIMATES, GRADIENT, PRESETS, VALUES
+from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 from blindstep.private.statement import DEFAULT_DELTA, Privacy, round_up
+from blindstep.run import planned
+from blindstep.run.compiled import minimize
+from blindstep.run.planned import plan_for
+from blindstep.run.progress import how_to_go_on
+from blindstep.run.result import Result
 
 _DEFAULT_CLIP = 1.0
 _ANSWER, _THEOREM = "params", "random_round"
@@ -68,7 +67,7 @@ def train(
     problem: Annotated[
         Path, typer.Argument(help="A Python file that defines loss, params and data.")
     ],
-    rho: Rho = None,
+    mu: Mu = None,
     epsilon: Epsilon = None,
     delta: Delta = DEFAULT_DELTA,
     evaluations: Annotated[
@@ -153,7 +152,7 @@ def train(
             "evaluations": evaluations,
             "estimate": estimate,
         }
-        if preset == "scaled" or (preset is None and radius is None):
+        if preset == "auto" or (preset is None and radius is None):
             refuse_without_radius({"radius": radius, **known, **units})
             _say_what_is_not_needed(given, notes)
         else:
@@ -165,14 +164,14 @@ def train(
                 if estimate == GRADIENT:
                     of_a_record = COST
                 choices["passes"] = _passes(choices, of_a_record * records * each)
-        choices |= {"privacy": Privacy(epsilon, delta, rho=rho), "checkpoint": directory}
+        choices |= {"privacy": Privacy(epsilon, delta, mu=mu), "checkpoint": directory}
         made = plan_for(space, records, None, choices, lambda: _effort(given, each))
         limit = None if budget is None else Privacy(budget, delta)
         _refuse_secret(results, directory)
         ledger = ledger or ledger_of(given, directory, write=not dry_run)
         if dry_run:
             if ledger is None and given.source is not None:
-                notes.print(f"A ledger of {given.source} would be begun in {places.home()}.")
+                notes.print(f"A ledger of {given.source} would be begun in {data_ledger.home()}.")
             rehearse_run(given, made, Storage(directory, ledger, limit), each, as_json)
             return
         _introduce(made, Storage(directory, ledger), given, notes)
@@ -225,7 +224,7 @@ def train(
 
 def _effort(given: ProblemFile, rows: int) -> int:
     """Evaluations of a record, each of which calls the loss `rows` times, in about a minute."""
-    return max(1, effort.of_compiled(given.loss, given.params, given.data) // rows)
+    return max(1, planned.of_compiled(given.loss, given.params, given.data) // rows)
 
 
 def _say_what_is_not_needed(given: ProblemFile, notes: Console) -> None:
@@ -270,7 +269,7 @@ def _bounds(
 def _introduce(plan: Plan, storage: Storage, given: ProblemFile, notes: Console) -> None:
     """Say what is going to happen, what it costs, and where that is written down."""
     sizes, steps = f"{plan.records:,} records, {plan.dim:,} parameters", plan.rounds * plan.horizon
-    if plan.looks:
+    if plan.calibrations:
         notes.print(f"{sizes}, {plan.passes} pass(es). The run finds its scales itself.")
     else:
         notes.print(
@@ -294,7 +293,7 @@ def _introduce(plan: Plan, storage: Storage, given: ProblemFile, notes: Console)
 def _refuse_secret(results: Path, directory: Path) -> None:
     """Raise if the answer, which is for others, would go where the noise key is."""
     inside = directory.resolve() in (results.resolve(), *results.resolve().parents)
-    if inside or places.secret_directory(results) is not None:
+    if inside or data_ledger.secret_directory(results) is not None:
         raise InvalidArgument(
             f"--out {results} is in a run directory, which holds the noise key, and the answer is made "
             "to be shown: give a place outside of it."

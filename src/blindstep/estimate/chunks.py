@@ -10,7 +10,7 @@ import jax
 from jaxtyping import PyTree
 
 from blindstep.estimate.draws import LANES
-from blindstep.estimate.estimators import Estimator
+from blindstep.estimate.estimators import ValueEstimator
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Chunk(NamedTuple):
     drawn: int  # records whose directions are drawn together; a multiple of `records`
 
 
-def chunk_for(estimator: Estimator, batch: int, record_size: int) -> Chunk:
+def chunk_for(estimator: ValueEstimator, batch: int, record_size: int) -> Chunk:
     """The chunk for a batch of records, each of which holds `record_size` numbers."""
     most, dim, q = limits(), estimator.dim, estimator.directions
     if not estimator.shared:
@@ -67,7 +67,7 @@ def chunk_for(estimator: Estimator, batch: int, record_size: int) -> Chunk:
     return Chunk(records, directions, records)
 
 
-def chunk_of_answers(estimator: Estimator, batch: int) -> Chunk:
+def chunk_of_answers(estimator: ValueEstimator, batch: int) -> Chunk:
     """The chunk for a batch whose values came from outside: all directions of some records."""
     records = even_part(batch, limits().memory // (3 * estimator.dim * estimator.directions))
     return Chunk(records, estimator.directions, records)
@@ -84,7 +84,7 @@ def size_of_record(data: PyTree) -> int:
     return sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(data))
 
 
-def points_together(estimator: Estimator, batch: int) -> int:
+def points_together(estimator: ValueEstimator, batch: int) -> int:
     """How many points of a shared frame are evaluated together, each on all records of the batch.
 
     Few are best: one point on all records is a plain matrix product for most losses.
@@ -93,7 +93,7 @@ def points_together(estimator: Estimator, batch: int) -> int:
     return max(most.large_points if dim >= most.large_dim else 1, most.busy // (batch * dim))
 
 
-def steps_ahead(estimator: Estimator, steps: int, batch: int) -> int:
+def steps_ahead(estimator: ValueEstimator, steps: int, batch: int) -> int:
     """For how many steps directions and noise are drawn together; 1 means each step for itself.
 
     A shared frame takes a CPU no time against the batch, but it takes an accelerator many short

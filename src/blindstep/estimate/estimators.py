@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from blindstep.errors import count, positive
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Directions, Parts, first_of, join
-from blindstep.estimate.vectors import Estimate, Query
+from blindstep.estimate.vectors import Estimator, Query
 from blindstep.private.schedule import Kind
 
 
@@ -44,7 +44,7 @@ class Sharing(enum.Enum):
     BLOCK = "block"
 
 
-class Estimator(Estimate):
+class ValueEstimator(Estimator):
     """Says at which points to evaluate the loss, and turns its values into coefficients.
 
     Attributes:
@@ -185,9 +185,9 @@ class Estimator(Estimate):
         return (self.sides if kind is Kind.GRAD else 2) * self.directions
 
 
-def from_values(estimate: Estimate) -> Estimator:
+def from_values(estimate: Estimator) -> ValueEstimator:
     """The estimate, where it can only be one from values: what comes from outside has no gradient."""
-    assert isinstance(estimate, Estimator)
+    assert isinstance(estimate, ValueEstimator)
     return estimate
 
 

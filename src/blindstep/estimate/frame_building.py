@@ -35,9 +35,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from blindstep.estimate.draws import Supply
+from blindstep.estimate.draws import Supply, stored
 from blindstep.estimate.frame_levels import Level, turn_pattern
-from blindstep.estimate.stored import stored
 
 # From one vector for each frame to its scalar products with all rows of the frame.
 Products = Callable[[Float[Array, "dim frames"]], Float[Array, "rows frames"]]

@@ -8,6 +8,8 @@ longer v down. So replacing one record of a batch of b moves the mean by at most
 whatever the loss does. A loss or a gradient that is not finite makes v NaN, which the gate counts as 0.
 
 Nothing else differs from a vector made of values: no directions are drawn, and v has all d coordinates.
+
+The vectors of a loss that JAX can trace, whichever way they are made.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from jaxtyping import Array, Float, PyTree
 from blindstep.errors import count
 from blindstep.estimate import chunks
 from blindstep.estimate.bounds import Bounds
-from blindstep.estimate.vectors import Estimate, Query, Vectors
+from blindstep.estimate.estimators import from_values
+from blindstep.estimate.probing import probing_of_loss
+from blindstep.estimate.vectors import Estimator, Query, Vectors
 from blindstep.private.gate import Contributions
 from blindstep.private.schedule import Kind
 
@@ -37,7 +41,7 @@ At = Callable[[Float[Array, " dim"], PyTree], Any]
 Spread = Callable[[Callable[..., Array]], Callable[..., Array]]
 
 
-class Gradient(Estimate):
+class GradientEstimator(Estimator):
     """Differentiates the loss.
 
     Attributes:
@@ -93,7 +97,7 @@ def record_bound(kind: Kind, bounds: Bounds) -> float:
 class Differentiating(Vectors):
     """The vectors of a batch's records, some records at a time."""
 
-    estimator: Gradient
+    estimator: GradientEstimator
     at: At
     data: PyTree  # arrays with one row for each record
     spread: Spread | None = None  # for records on several devices: work follows the records
@@ -110,3 +114,14 @@ class Differentiating(Vectors):
             chunks.gradients_together(self.estimator.dim, batch, self.data),
             lambda rows, _: own(points, jax.tree.map(lambda leaf: leaf[rows], self.data)),
         )
+
+
+def vectors_of_loss(estimate: Estimator, at: At, data: PyTree, spread: Any = None) -> Vectors:
+    """The vectors that `estimate` makes of the loss `at(point, record)` on `data`.
+
+    `data` is a pytree of arrays with one row for each record. `spread`, for records on several devices,
+    makes evaluations run where the records are.
+    """
+    if isinstance(estimate, GradientEstimator):
+        return Differentiating(estimate, at, data, spread)
+    return probing_of_loss(from_values(estimate), at, data, spread)

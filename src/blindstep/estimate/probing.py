@@ -18,8 +18,8 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from blindstep.estimate import chunks, draws
 from blindstep.estimate.chunks import Chunk
 from blindstep.estimate.directions import join
-from blindstep.estimate.estimators import Estimator
-from blindstep.estimate.stored import opaque_true, stored
+from blindstep.estimate.draws import opaque_true, stored
+from blindstep.estimate.estimators import ValueEstimator
 from blindstep.estimate.vectors import Query, Vectors
 from blindstep.private.gate import Contributions
 
@@ -36,7 +36,7 @@ _FEW = 8
 class Probing(Vectors):
     """The vectors of a batch's records, from values of the loss at probe points."""
 
-    estimator: Estimator  # what is estimated, along which directions
+    estimator: ValueEstimator  # what is estimated, along which directions
     # from row numbers in the data, and places in the batch, to these records
     take: Callable[[Rows, Rows], PyTree]
     # from the size of the batch to the function that evaluates the loss
@@ -127,7 +127,7 @@ class Probing(Vectors):
 
 
 def probing_of_loss(
-    estimator: Estimator,
+    estimator: ValueEstimator,
     at: Callable[[Float[Array, " dim"], PyTree], Any],
     data: PyTree,
     spread: Callable[[Evaluate], Evaluate] | None = None,
@@ -164,7 +164,7 @@ def probing_of_loss(
     )
 
 
-def probing_of_answers(estimator: Estimator, answers: Float[Array, "batch 2 q"]) -> Probing:
+def probing_of_answers(estimator: ValueEstimator, answers: Float[Array, "batch 2 q"]) -> Probing:
     """Probing whose values came from outside: the losses at `probe_points`, in the batch's order."""
     return Probing(
         estimator,
@@ -175,7 +175,7 @@ def probing_of_answers(estimator: Estimator, answers: Float[Array, "batch 2 q"])
 
 
 def probe_points(
-    estimator: Estimator, query: Query, places: Int[Array, " some"]
+    estimator: ValueEstimator, query: Query, places: Int[Array, " some"]
 ) -> Float[Array, "sets 2 q dim"]:
     """The points at which to evaluate the records at these places of the batch, outside.
 
@@ -192,7 +192,7 @@ def probe_points(
 class _Task:
     """One query to one batch. Its methods make the vectors of some records of the batch."""
 
-    estimator: Estimator
+    estimator: ValueEstimator
     query: Query
     evaluate: Evaluate
     chunk: Chunk

@@ -24,11 +24,11 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from blindstep.estimate.looks import FIRST, Look, Parts
+from blindstep.estimate.calibration import FIRST, CalibrationQuery, Parts
 
 # How many looks there are. The first finds where to probe, each of the others corrects what the ones
 # before it found.
-_LOOKS = 4
+_CALIBRATIONS = 4
 # How many standard deviations the shares must vary above their noise to be believed.
 _SURE = 3.0
 # Directions with less than this share of the mean get no longer units than those with it.
@@ -108,7 +108,7 @@ class Units(NamedTuple):
     seen: Bool[np.ndarray, " leaves"]  # whether any look saw a slope in a leaf
 
 
-class Finder:
+class ScaleFinder:
     """Reads looks one after the other, and says where the next one probes.
 
     Attributes:
@@ -118,9 +118,11 @@ class Finder:
         axes: A of the next look, up to a factor: probes lie at origin + A offset.
     """
 
-    looks = _LOOKS
+    calibrations = _CALIBRATIONS
 
-    def __init__(self, look: Look, size: float, noise: float, out: float = 1.0) -> None:
+    def __init__(
+        self, calibration: CalibrationQuery, size: float, noise: float, out: float = 1.0
+    ) -> None:
         """Stand before the first look.
 
         Args:
@@ -130,12 +132,16 @@ class Finder:
             out: at how many natural units looks probe: more along a few random directions of many
                 parameters, of which a record feels little.
         """
-        self._look, self._noise, self._size, self._out = look, noise, size, out
+        self._calibrate, self._noise, self._size, self._out = calibration, noise, size, out
         self._window = _WINDOW if out == 1.0 else _WIDE
         self.distance = _FIRST_DISTANCE * max(1.0, size)
-        self.even = np.ones(len(look.leaves))
-        self._seen = np.zeros(len(look.leaves), bool)
-        self._axes = np.eye(look.dim) if look.crossed else np.ones(look.dim if look.axes else 1)
+        self.even = np.ones(len(calibration.leaves))
+        self._seen = np.zeros(len(calibration.leaves), bool)
+        self._axes = (
+            np.eye(calibration.dim)
+            if calibration.uses_products
+            else np.ones(calibration.dim if calibration.axes else 1)
+        )
         self._values, self._counts, self._taken = np.zeros(()), np.zeros(()), 0
         self._slopes: list[tuple[float, float]] = []  # (h, slope) of each look that saw one
         self._slope, self._at, self._silent = 1.0, self.distance, False
@@ -143,13 +149,13 @@ class Finder:
     @property
     def axes(self) -> Float[np.ndarray, "dim dim"] | Float[np.ndarray, " dim"]:
         """A, up to a factor."""
-        if self._look.crossed:  # all parameters are one leaf
+        if self._calibrate.uses_products:  # all parameters are one leaf
             return self._axes
-        return self._axes * np.repeat(self.even, self._look.leaves)
+        return self._axes * np.repeat(self.even, self._calibrate.leaves)
 
     def take(self, release: Float[np.ndarray, " size"]) -> None:
         """Read the release of the next look."""
-        parts = self._look.parts(release)
+        parts = self._calibrate.parts(release)
         self._values, self._counts = self._values + parts.values, self._counts + parts.slopes
         self._taken += 1
         noise = self._noise * math.sqrt(self._taken)
@@ -219,7 +225,7 @@ class Finder:
 
     def _even(self, sizes: Float[np.ndarray, " leaves"], seen: np.ndarray) -> None:
         """Units of the leaves in which the slopes along a coordinate are alike in all of them."""
-        leaves = np.array(self._look.leaves)
+        leaves = np.array(self._calibrate.leaves)
         if np.sum(seen) < 2:
             return
         along_one = sizes / np.sqrt(leaves)

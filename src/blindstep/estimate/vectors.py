@@ -33,7 +33,7 @@ class Query(eqx.Module):
     nearness: Float[Array, ""] | None = None
 
 
-class Estimate(eqx.Module):
+class Estimator(eqx.Module):
     """How a record's vector is made: what plans, the state machine and drivers know of every way.
 
     The vector is a GRAD or a DIFF in `gradient_size` coordinates, and, if `curve` is not 0, the loss as
@@ -80,7 +80,7 @@ class Estimate(eqx.Module):
         """What shared directions of one key are made of; None where none are drawn."""
         return None
 
-    def working_in(self, dtype: DTypeLike) -> "Estimate":
+    def working_in(self, dtype: DTypeLike) -> "Estimator":
         """The same, evaluating the loss in the precision of parameters of `dtype`."""
         single = jnp.finfo(dtype).bits <= 32
         return dataclasses.replace(self, precision="float32" if single else "float64")

@@ -3,6 +3,12 @@
 What is claimed comes from the plan's budget and its own statement; what is measured comes from what
 the code does. Beside the statistics there are exact checks, of what statistics could only suggest.
 `docs/audit.md` says how to read it and what it cannot see.
+
+One run with a canary in every block: an audit for runs that are too long to be repeated.
+
+Each block's canary is a worst-case record whose value, z = +1 or z = -1, is decided by a coin of its
+own. The run is made once. From the releases of each block its coin is guessed, and the correct guesses
+are counted (`audit_bounds.mu_from_guesses` says why that is sound).
 """
 
 from __future__ import annotations
@@ -19,11 +25,10 @@ from jaxtyping import Float
 
 from blindstep.errors import InvalidArgument, count, probability
 from blindstep.insight import audit_bounds as bounds
-from blindstep.insight.audit_canaries import run_with_canaries
-from blindstep.insight.audit_runs import keys_needed, run_trials
+from blindstep.insight.audit_runs import Trials, keys_needed, measured_costs, run_trials
 from blindstep.insight.audit_scene import Scene
-from blindstep.optimize.plan import Plan
 from blindstep.optimize.prefix import matrix_of
+from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 from blindstep.private.noise import fresh_keys
 
@@ -156,7 +161,7 @@ def audit(
         checks = {
             **trials.checks,
             "epsilon is that of mu": epsilon >= (1 - 1e-7) * bounds.epsilon_at(claimed, plan.delta)
-            and plan.epsilon >= (1 - 1e-6) * bounds.epsilon_at(plan.rho, plan.delta),
+            and plan.epsilon >= (1 - 1e-6) * bounds.epsilon_at(plan.privacy.mu, plan.delta),
             "no record answers more often than the passes say": rows_are_disjoint(scene),
         }
     worlds = trials.scores, trials.neighbour_scores
@@ -194,7 +199,7 @@ def audit(
 def claimed_mu(scene: Scene) -> float:
     """What the plan claims to spend: by its own terms, and by the budget that was asked for.
 
-    The noise is calibrated so that all of rho is spent. Preset `paper` spends less, since its
+    The noise is calibrated so that all of mu is spent. Preset `paper` spends less, since its
     corollary takes the largest sensitivity times the largest column norm, wherever they are. Terms
     whose mu rose together with a noise that fell are held to the budget.
     """
@@ -203,7 +208,7 @@ def claimed_mu(scene: Scene) -> float:
         sensitivities = terms.sensitivities()
         columns = np.linalg.norm(matrix_of(terms.mechanism), axis=0)
         share = float(np.max(sensitivities * columns) / (sensitivities.max() * columns.max()))
-    return min(plan.mu, plan.privacy.rho * share)
+    return min(plan.mu, plan.privacy.mu * share)
 
 
 def rows_are_disjoint(scene: Scene) -> bool:
@@ -229,3 +234,38 @@ def _noise_keys(number: int, seed: int | None) -> np.ndarray:
     """Keys for the noise: 256 bits each."""
     raw = _bytes(32 * number, seed, "audit noise")
     return np.frombuffer(raw, "<u4").astype(np.uint32).reshape(number, 8)
+
+
+# Blocks handled at once, within this many numbers.
+_NUMBERS = 2**25
+
+
+def run_with_canaries(scene: Scene, most: int, rng: np.random.Generator, key: np.ndarray) -> Trials:
+    """One pass of the plan, at most `most` of its blocks, with a canary in each.
+
+    Scores of the canaries at z = -1, and of those at z = +1: the guess is +1 above 0. A canary
+    answers in the release where that costs most. The run is also made with every coin turned, under
+    the same noise: the difference is where each canary pushes, which anyone can work out who knows
+    the public key.
+    """
+    schedule, terms = scene.terms.schedule, scene.terms
+    number = min(most, schedule.blocks_per_pass, schedule.blocks)
+    # Parts of one size, so that one program serves all of them; what is left over is left out.
+    parts = -(-number * (2 * schedule.period * terms.size + schedule.block_size) // _NUMBERS)
+    size = max(1, number // parts)
+    every = scene.blocks(0, number)
+    worst = int(np.argmax(measured_costs(scene, every.some(slice(size)), key)))
+    scores, coins, checks = [], [], {}
+    for start in range(0, number - size + 1, size):
+        blocks = every.some(slice(start, start + size))
+        coin = rng.random(size) < 0.5
+        signs = np.where(coin, 1.0, -1.0)
+        releases = scene.watch(blocks, scene.batch(blocks, worst)[:, 0], key[None], z=signs)[0]
+        push = (releases[0] - releases[1]) * signs[:, None, None]
+        norms = np.linalg.norm(push, axis=(1, 2)) * float(terms.noise_std)
+        scores.append(np.sum(releases[0] * push, axis=(1, 2)) / np.where(norms > 0, norms, 1.0))
+        coins.append(coin)
+        for name, good in scene.exact_checks(releases).items():
+            checks[name] = checks.get(name, True) and good
+    scored, plus = np.concatenate(scores), np.concatenate(coins)
+    return Trials(scored[~plus], scored[plus], 1, checks)

@@ -18,20 +18,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
 
-from blindstep.drivers.compiled import prepare, run_blocks
-from blindstep.drivers.pytrees import Loss, ParameterSpace
 from blindstep.estimate.bounds import Clip
 from blindstep.estimate.estimators import length
-from blindstep.optimize.choices import GRADIENT
-from blindstep.optimize.conversion import Conversion
+from blindstep.losses.pytrees import Loss, ParameterSpace
 from blindstep.optimize.learners import Learner, Step
-from blindstep.optimize.plan import Plan
+from blindstep.optimize.machine import Machine
 from blindstep.optimize.prefix import Prefix
+from blindstep.planning.choices import GRADIENT
+from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate, Memory, Permit
+from blindstep.private.lattice import STD
 from blindstep.private.mechanisms import Mechanism, PerStep, Place, Vector
 from blindstep.private.noise import Keys
-from blindstep.private.tables.discrete_gaussian import STD
 from blindstep.private.terms import Terms
+from blindstep.run.compiled import prepare, run_blocks
 
 # Steps this much longer than `reach`, slopes this much steeper than the clip norms.
 _OVERSHOOT, _STEEPER = 1000.0, 1e6
@@ -126,7 +126,7 @@ class Scene:
         steepest = max(first, diff if differentiated else diff * plan.smoothing / plan.reach)
         bend = 1.0 / plan.reach if differentiated else 0.0
         self.loss = _Steep(heading, *map(jnp.asarray, (_STEEPER * steepest, bend)))
-        machine = Conversion(
+        machine = Machine(
             replace(plan.estimator, bounds=Clip(first, diff)),
             _Watching(self.terms.mechanism, None),
             _Ahead(float(plan.reach), heading),
@@ -219,7 +219,7 @@ class Scene:
 
 @eqx.filter_jit
 def _watch(
-    machine: Conversion,
+    machine: Machine,
     loss: Loss,
     space: ParameterSpace,
     terms: Terms,

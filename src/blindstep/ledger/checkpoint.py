@@ -14,6 +14,8 @@ changed or swapped is refused; it is never repaired, and the previous checkpoint
 
 A checkpoint does not say what was spent. The ledger does, and the ledger decides whether a run may go
 on from here (`Ledger.open(head=meta.ledger)`, then `Ledger.begin`).
+
+What a checkpoint stores: a run's state, memory, keys and fingerprints as named plain arrays.
 """
 
 from __future__ import annotations
@@ -26,16 +28,29 @@ import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
-from blindstep.errors import InvalidArgument, count
-from blindstep.ledger import durable
+from blindstep.errors import (
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointMismatch,
+    CheckpointUnwritable,
+    InvalidArgument,
+    count,
+)
+from blindstep.ledger import files
+from blindstep.ledger.files import seal, unseal
+from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.journal import Head
-from blindstep.ledger.refusals import CheckpointDamaged, CheckpointError, CheckpointUnwritable
-from blindstep.ledger.sealed_json import seal, unseal
 from blindstep.private.accounting import RECORD
+from blindstep.private.gate import Memory
+from blindstep.private.noise import Keys, NoiseKey, public_key
 
 SCHEMA = 3
 CURRENT, PREVIOUS = "checkpoint.json", "checkpoint.previous.json"
@@ -105,7 +120,7 @@ class Checkpoint:
             with self._naming_the_remedy():
                 _, replaced, _, content = self._describe(CURRENT)
         try:
-            durable.make_private_directory(self.directory)
+            files.make_private_directory(self.directory)
             self._write(packed, meta, replaced, content)
         except OSError as error:
             raise CheckpointUnwritable(
@@ -121,12 +136,12 @@ class Checkpoint:
         state = f"state-{max(states, default=0) + 1}.npz"
         body = {"blindstep": "checkpoint", "schema": SCHEMA, **vars(meta), "state": state}
         body["state_sha256"] = hashlib.sha256(packed).hexdigest()
-        durable.put_file(self._path(state), packed)
+        files.put_file(self._path(state), packed)
         if content:
-            durable.put_file(self._path(PREVIOUS), content)
-        durable.flush_directory(self.directory)
-        durable.put_file(self._path(CURRENT), seal(body) + b"\n")
-        durable.flush_directory(self.directory)
+            files.put_file(self._path(PREVIOUS), content)
+        files.flush_directory(self.directory)
+        files.put_file(self._path(CURRENT), seal(body) + b"\n")
+        files.flush_directory(self.directory)
         for old in set(states.values()) - {state, replaced}:
             with contextlib.suppress(OSError):
                 os.unlink(self._path(old))
@@ -192,7 +207,7 @@ class Checkpoint:
 
 def _read_file(path: str) -> bytes:
     try:
-        return durable.read_file(path)
+        return files.read_file(path)
     except OSError as error:
         raise CheckpointDamaged(f"{path} cannot be read ({error.strerror}).") from error
 
@@ -239,3 +254,70 @@ def _array(content: bytes) -> np.ndarray:
         raise ValueError("an array that is not as large as it says, or not of numbers")
     flat = np.frombuffer(body, dtype).copy()
     return flat.reshape(shape, order="F" if fortran else "C")
+
+
+_OF_KEYS = {
+    "key.noise": ((8,), np.dtype(np.uint32)),
+    "key.public": ((2,), np.dtype(np.uint32)),
+    "key.seeded": ((), np.dtype(np.bool_)),
+    "key.names": ((32,), np.dtype(np.uint8)),
+}
+
+
+class Packed(NamedTuple):
+    """All that a checkpoint holds, apart from its public description: secret, but for `state`."""
+
+    state: PyTree  # the driver's state: any pytree of arrays
+    memory: Memory  # the gate's memory
+    keys: Keys  # both keys of the run
+    secret: bytes  # under which the run's data and answers are named (`names`)
+    known: Fingerprints  # what must be the same when the run goes on, with the data's hash
+    saved: Arrays  # the driver's own arrays, which may be answers
+
+
+def pack(packed: Packed) -> Arrays:
+    """Everything as arrays of numbers, named by where they belong."""
+    of_run = _named("state", packed.state) | _named("memory", packed.memory)
+    arrays = {name: np.asarray(leaf) for name, leaf in of_run.items()}
+    arrays |= {f"saved.{name}": np.asarray(array) for name, array in packed.saved.items()}
+    arrays["key.noise"] = packed.keys.noise.words()
+    arrays["key.public"] = np.asarray(jax.random.key_data(packed.keys.public))
+    arrays["key.seeded"] = np.asarray(packed.keys.seeded)
+    arrays["key.names"] = np.frombuffer(packed.secret, np.uint8)
+    for name, digest in asdict(packed.known).items():
+        arrays[f"known.{name}"] = np.frombuffer(bytes.fromhex(digest), np.uint8)
+    return arrays
+
+
+def unpack(arrays: Mapping[str, np.ndarray], state: PyTree, memory: Memory, where: str) -> Packed:
+    """What `pack` packed; names, shapes and dtypes must be those of `state` and `memory`.
+
+    `where` names the file in the refusal.
+    """
+    template = _named("state", state) | _named("memory", memory)
+    shapes = {name: (leaf.shape, np.dtype(leaf.dtype)) for name, leaf in template.items()}
+    hashes = [arrays.get(f"known.{name}") for name in Fingerprints.__annotations__]
+    found = {n: a for n, a in arrays.items() if not n.startswith(("saved.", "known."))}
+    if {n: (a.shape, a.dtype) for n, a in found.items()} != shapes | _OF_KEYS or any(
+        a is None or a.ndim != 1 or a.dtype != np.uint8 for a in hashes
+    ):
+        raise CheckpointMismatch(
+            f"{where} holds a state of other names, shapes or dtypes than this version of blindstep "
+            "uses: resume it with the version that began it."
+        )
+    leaves = [jnp.asarray(found[name]) for name in template]
+    state, memory = jax.tree.unflatten(jax.tree.structure((state, memory)), leaves)
+    noise, public = NoiseKey(found["key.noise"]), public_key(found["key.public"])
+    keys, secret = Keys(noise, public, bool(found["key.seeded"])), found["key.names"].tobytes()
+    known = {n: bytes(arrays[f"known.{n}"]).hex() for n in Fingerprints.__annotations__}
+    saved = {n.removeprefix("saved."): a for n, a in arrays.items() if n.startswith("saved.")}
+    return Packed(state, memory, keys, secret, Fingerprints(**known), saved)
+
+
+def _named(prefix: str, tree: PyTree) -> dict[str, Any]:
+    """The leaves of a pytree by name: PREFIX.NUMBER.PATH, where the number makes them unique."""
+    named = {}
+    for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(tree)):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        named[f"{prefix}.{number}." + re.sub(r"[^A-Za-z0-9_.-]", "_", name)] = leaf
+    return named

@@ -4,11 +4,28 @@ A resumed run repeats releases that may have been seen, under the same noise. Th
 only if they come out bit for bit the same. So data, start, loss and the programs that compute them are
 compared first. The fingerprint of the data is secret: a guess can be checked against it. Only the
 secret part of a checkpoint holds it; what others may read is `names.data_id`.
+
+Names for secret things: a ledger recognises them again, and its readers learn nothing from them.
+
+A ledger is for others to read. It must tell one noise key from another, the same data from changed
+data, the answers that a step had from other answers. A plain hash would let a reader check guesses:
+whoever knows all records but one could try every value of that one, and a vote is one bit. So each
+name is an HMAC-SHA256.
+
+*Data and answers* are named under a *naming secret*: 32 bytes from the operating system, drawn for
+each run and kept in its checkpoint only. No seed makes it. So these names tell nothing, even to
+somebody who knows the seed of the run.
+
+*A noise key* is named under itself, with the ledger's random id: a key has one name throughout one
+ledger, and different names in different ledgers. Nobody can guess 256 random bits. The key of a
+seeded run is another matter: *anyone who knows or can guess the seed* can compute the key, and its
+name confirms the guess. Such a run is not private against them anyway.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import platform
@@ -16,7 +33,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.extend.core
@@ -25,8 +42,8 @@ from jax.sharding import NamedSharding
 from jaxtyping import PyTree
 
 from blindstep.errors import InvalidArgument
-from blindstep.ledger import sealed_json
-from blindstep.ledger.processes import Company
+from blindstep.ledger import files
+from blindstep.processes.jax_group import ProcessGroup
 
 # Bytes hashed at a time: a memory-mapped data set takes no more memory than this.
 _CHUNK = 2**24
@@ -44,10 +61,10 @@ class Fingerprints:
 
 def of_plan(plan: Mapping[str, Any]) -> str:
     """SHA-256 of a JSON-ready plan without its "notes": these are words for people, free to change."""
-    return sealed_json.fingerprint({name: v for name, v in plan.items() if name != "notes"})
+    return files.fingerprint({name: v for name, v in plan.items() if name != "notes"})
 
 
-def of_data(data: PyTree, company: Company | None = None) -> str:
+def of_data(data: PyTree, group: ProcessGroup | None = None) -> str:
     """SHA-256 over the names, shapes, dtypes and bytes of all leaves of a pytree of arrays.
 
     NumPy, memory-mapped and JAX arrays with the same content have the same fingerprint, however they
@@ -64,7 +81,7 @@ def of_data(data: PyTree, company: Company | None = None) -> str:
         about = [where, list(np.shape(leaf)), dtype.name, dtype.str]
         digest.update(json.dumps(about).encode("ascii") + b"\n")
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-            digest.update(_shares(where, leaf, company))
+            digest.update(_shares(where, leaf, group))
             continue
         for rows in _host_rows(leaf):
             _update(digest, rows)
@@ -80,9 +97,9 @@ def _update(digest: Any, array: np.ndarray) -> None:
         digest.update(piece.reshape(-1).view(np.uint8).data)
 
 
-def _shares(where: str, leaf: jax.Array, company: Company | None) -> bytes:
+def _shares(where: str, leaf: jax.Array, group: ProcessGroup | None) -> bytes:
     """One SHA-256 for each process, of the part of the leaf that it holds and of where that part is."""
-    if company is None:
+    if group is None:
         raise InvalidArgument(
             f"data{where} is spread over several processes, and this driver reads whole data: use "
             "blindstep.minimize."
@@ -91,7 +108,7 @@ def _shares(where: str, leaf: jax.Array, company: Company | None) -> bytes:
     for index, shard in sorted({str(s.index): s for s in leaf.addressable_shards}.items()):
         own.update(index.encode() + b"\n")
         _update(own, np.asarray(shard.data))
-    return company.gather(f"data{where}", np.frombuffer(own.digest(), np.uint8)).tobytes()
+    return group.gather(f"data{where}", np.frombuffer(own.digest(), np.uint8)).tobytes()
 
 
 def _host_rows(leaf: Any) -> Iterator[np.ndarray]:
@@ -133,7 +150,7 @@ def of_environment(data: PyTree = None) -> str:
     """SHA-256 of what the last bits of a result depend on: versions, devices, compiler flags."""
     device = jax.devices()[0]
     placed = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(data))
-    return sealed_json.fingerprint(
+    return files.fingerprint(
         {
             "versions": [version(name) for name in ("blindstep", "jax", "jaxlib", "numpy")],
             "device": [device.platform, device.device_kind, platform.machine(), os.cpu_count()],
@@ -144,15 +161,45 @@ def of_environment(data: PyTree = None) -> str:
 
 
 def of_run(
-    loss: Callable[..., Any], params: PyTree, data: PyTree, company: Company | None = None
+    loss: Callable[..., Any], params: PyTree, data: PyTree, group: ProcessGroup | None = None
 ) -> Fingerprints:
     """All fingerprints of a run whose loss JAX can trace."""
-    start, records = of_data(jax.tree.map(np.asarray, params)), of_data(data, company)
+    start, records = of_data(jax.tree.map(np.asarray, params)), of_data(data, group)
     return Fingerprints(records, start, of_loss(loss, params, data), of_environment(data))
 
 
 def of_questions(cohort: str | None, params: PyTree, data: PyTree = None) -> Fingerprints:
     """All fingerprints of a run whose loss is elsewhere; data that are not here have a name at most."""
     start = of_data(jax.tree.map(np.asarray, params))
-    records = sealed_json.fingerprint(cohort) if data is None else of_data(data)
+    records = files.fingerprint(cohort) if data is None else of_data(data)
     return Fingerprints(records, start, "", of_environment())
+
+
+@runtime_checkable
+class NoiseWords(Protocol):
+    """What is needed of a noise key (`private.noise.NoiseKey`), so that a ledger needs no JAX."""
+
+    def words(self) -> np.ndarray:
+        """The eight secret words of 32 bits."""
+        ...
+
+
+def key_id(key: NoiseWords, ledger: str) -> str:
+    """The name of a noise key in the ledger of this id."""
+    words = key.words().astype("<u4").tobytes()
+    return hmac.digest(words, b"blindstep noise key " + ledger.encode(), "sha256").hex()
+
+
+def data_id(secret: bytes, fingerprint: str) -> str:
+    """The name of a data set in one run; `fingerprint` is the secret `fingerprints.of_data`."""
+    return _named(secret, b"data", fingerprint.encode())
+
+
+def answers_id(secret: bytes, step: int, answers: np.ndarray) -> str:
+    """The name of the answers that a step of one run is released from. All NaNs are the same."""
+    values = np.where(np.isnan(answers), np.nan, answers).astype("<f8")
+    return _named(secret, b"answers", step.to_bytes(8, "little") + values.tobytes())
+
+
+def _named(secret: bytes, use: bytes, content: bytes) -> str:
+    return hmac.digest(hmac.digest(secret, use, "sha256"), content, "sha256").hex()

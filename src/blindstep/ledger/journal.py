@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from blindstep.ledger import durable
-from blindstep.ledger.refusals import (
+from blindstep.errors import (
     LedgerBusy,
     LedgerDamaged,
     LedgerMismatch,
@@ -32,7 +31,8 @@ from blindstep.ledger.refusals import (
     LedgerUnreadable,
     LedgerUnwritable,
 )
-from blindstep.ledger.sealed_json import is_unfinished, seal, unseal
+from blindstep.ledger import files
+from blindstep.ledger.files import is_unfinished, seal, unseal
 
 NOTHING_BEFORE = "0" * 64
 Visit = Callable[[dict[str, Any]], None]
@@ -125,7 +125,7 @@ def _was_cut_short(line: bytes, number: int, previous: str) -> bool:
 def read_bytes(path: str) -> bytes:
     """Read the whole file, or refuse with LedgerUnreadable."""
     try:
-        return durable.read_file(path)
+        return files.read_file(path)
     except OSError as error:
         raise LedgerUnreadable(
             f"{path} cannot be read ({error.strerror}): check the path and its permissions."
@@ -177,7 +177,7 @@ class Journal:
             self._scan = scan(self.path, content, visit, expected)
             with self._writing():
                 flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-                self._file = os.open(self.path, flags, durable.PRIVATE_FILE)
+                self._file = os.open(self.path, flags, files.PRIVATE_FILE)
                 held.callback(os.close, self._file)
         except BaseException:
             self.close()
@@ -194,14 +194,14 @@ class Journal:
                 number = 1
                 while os.path.lexists(aside := f"{self.path}.torn-{number}"):
                     number += 1
-                durable.put_file(aside, torn)
-                durable.flush_directory(directory)
+                files.put_file(aside, torn)
+                files.flush_directory(directory)
                 os.ftruncate(self._file, self._scan.whole)
             if not self._scan.terminated:
-                durable.write_all(self._file, b"\n")
-            durable.flush(self._file)
+                files.write_all(self._file, b"\n")
+            files.flush(self._file)
             # A writer that crashed may not have made the file's name durable.
-            durable.flush_directory(directory)
+            files.flush_directory(directory)
             self._size = self._scan.whole + (not self._scan.terminated)
 
     def append(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -215,8 +215,8 @@ class Journal:
         today = datetime.now(UTC).date().isoformat()
         line = seal({"n": number, "prev": previous, "at": today, **body})
         with self._writing():
-            durable.write_all(self._file, line + b"\n")
-            durable.flush(self._file)
+            files.write_all(self._file, line + b"\n")
+            files.flush(self._file)
             entry, digest = unseal(line)
             self.head = Head(self.head.origin if self.head else digest, number + 1, digest)
             self._size += len(line) + 1
@@ -268,21 +268,21 @@ class Journal:
 
 def _lock(path: str) -> int:
     """Take the lock of the file at `path`, and return the descriptor that holds it."""
-    if durable.fcntl is None:
+    if files.fcntl is None:
         raise LedgerUnwritable(
             f"{path}: this platform has no flock, so a second writer could not be kept out: run on "
             "a POSIX system (Linux, macOS, WSL)."
         )
     lock = path + ".lock"
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, durable.PRIVATE_FILE)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, files.PRIVATE_FILE)
     except OSError as error:
         raise LedgerUnwritable(
             f"{lock} cannot be made ({error.strerror}), so nothing was released: give a ledger in "
             "an existing, writable directory."
         ) from error
     try:
-        durable.fcntl.flock(descriptor, durable.fcntl.LOCK_EX | durable.fcntl.LOCK_NB)
+        files.fcntl.flock(descriptor, files.fcntl.LOCK_EX | files.fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
         if isinstance(error, BlockingIOError):

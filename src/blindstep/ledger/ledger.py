@@ -29,11 +29,18 @@ import os
 from dataclasses import asdict
 
 from blindstep import errors
-from blindstep.errors import HorizonExceeded, InvalidArgument, positive
-from blindstep.ledger import names
+from blindstep.errors import (
+    BudgetExceeded,
+    HorizonExceeded,
+    InvalidArgument,
+    LedgerMismatch,
+    NoiseReused,
+    RecordsConsumed,
+    positive,
+)
+from blindstep.ledger import fingerprints
 from blindstep.ledger.account import SCHEMA, Account, RunAccount, RunIdentity
 from blindstep.ledger.journal import Entries, Head, Journal, read_bytes, scan
-from blindstep.ledger.refusals import BudgetExceeded, LedgerMismatch, NoiseReused, RecordsConsumed
 from blindstep.private import accounting
 
 
@@ -115,9 +122,9 @@ class Ledger:
             raise
         return ledger
 
-    def name_of(self, key: names.NoiseWords) -> str:
+    def name_of(self, key: fingerprints.NoiseWords) -> str:
         """The name of a noise key (`names`): always the same in this ledger, another elsewhere."""
-        return names.key_id(key, self.account.id)
+        return fingerprints.key_id(key, self.account.id)
 
     def admit(self, identity: RunIdentity, *, recharge: bool = False, past: bool = False) -> None:
         """Raise what `register` would raise for this run; write nothing."""

@@ -29,26 +29,33 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from blindstep.errors import InvalidArgument
-from blindstep.ledger import durable, fingerprints, names, places, plan_file, sharing
-from blindstep.ledger.account import RunAccount, RunIdentity
-from blindstep.ledger.checkpoint import CURRENT, Arrays, Checkpoint, CheckpointMeta
-from blindstep.ledger.fingerprints import Fingerprints
-from blindstep.ledger.ledger import Ledger, cohort_of
-from blindstep.ledger.packing import Packed, pack, unpack
-from blindstep.ledger.processes import Company
-from blindstep.ledger.refusals import (
+from blindstep.errors import (
     CheckpointDamaged,
     CheckpointMismatch,
     CheckpointUnwritable,
+    InvalidArgument,
     LedgerBusy,
 )
-from blindstep.ledger.sharing import Standing
+from blindstep.ledger import data_ledger, files, fingerprints, sharing, storage
+from blindstep.ledger.account import RunAccount, RunIdentity
+from blindstep.ledger.checkpoint import (
+    CURRENT,
+    Arrays,
+    Checkpoint,
+    CheckpointMeta,
+    Packed,
+    pack,
+    unpack,
+)
+from blindstep.ledger.fingerprints import Fingerprints
+from blindstep.ledger.ledger import Ledger, cohort_of
+from blindstep.ledger.sharing import RunSnapshot
 from blindstep.ledger.storage import SavingInterval, Storage
 from blindstep.private.accounting import RECORD
 from blindstep.private.gate import Gate
 from blindstep.private.noise import fresh_keys
 from blindstep.private.terms import Terms
+from blindstep.processes.jax_group import ProcessGroup
 
 
 class Session:
@@ -75,7 +82,7 @@ class Session:
         seed: int | None = None,
         interval: SavingInterval | None = None,
         unit: str = RECORD,
-        company: Company | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         """Start the run, or resume it from the storage.
 
@@ -100,7 +107,7 @@ class Session:
         self.state, self.position, self.saved = start, 0, Arrays()
         self.watch: Callable[[], None] | None = None
         self._memory = Gate.first_memory(terms)
-        self._company = company or Company()
+        self._company = group or ProcessGroup()
         with self._company:
             try:
                 self._begin(known, seed)
@@ -157,7 +164,9 @@ class Session:
 
     def _charge(self, first: int, count: int, answers: np.ndarray | None) -> None:
         if self._ledger is not None:
-            name = None if answers is None else names.answers_id(self._secret, first, answers)
+            name = (
+                None if answers is None else fingerprints.answers_id(self._secret, first, answers)
+            )
             self._ledger.begin(self._run, first, count, replay=True, answers=name)
 
     def after(self, state: PyTree, position: int, collect: Callable[[], Arrays]) -> bool:
@@ -213,39 +222,39 @@ class Session:
 
     def _begin(self, known: Callable[[], Fingerprints], seed: int | None) -> None:
         """Open the storage, or draw keys: in process 0, for all of them."""
-        company, several = self._company, self._company.number > 1
+        group, several = self._company, self._company.number > 1
         if self._storage or several:
             self._known, self._plan_id = known(), fingerprints.of_plan(self._plan)
         if several:
             given = (self._known, self._plan_id, self.unit, self._storage, seed)
-            self._known = sharing.agree(company, *given)
-        company.led("open", lambda: self._open(seed) if self._storage else self._draw(seed))
+            self._known = sharing.agree(group, *given)
+        group.led("open", lambda: self._open(seed) if self._storage else self._draw(seed))
         if several:
-            keys = self.keys if company.leads else None
-            own = Standing(self.state, self._memory, self.position, self.saved)
-            standing, self.keys = sharing.share(company, own, keys)
+            keys = self.keys if group.leads else None
+            own = RunSnapshot(self.state, self._memory, self.position, self.saved)
+            standing, self.keys = sharing.share(group, own, keys)
             self.state, self._memory, self.position, self.saved = standing
 
     def _draw(self, seed: int | None) -> None:
         self.keys = fresh_keys(seed)
 
     def _open(self, seed: int | None) -> None:
-        found = self._look()
+        found = self._calibrate()
         if found is None:
             self._start(seed)
         else:
             self._resume(*found, seed)
         if self._checkpoint is not None:
-            plan_file.write(self._checkpoint.directory, self._plan)
-            places.point(self._checkpoint.directory, self._storage.ledger_path)
+            storage.write(self._checkpoint.directory, self._plan)
+            data_ledger.point(self._checkpoint.directory, self._storage.ledger_path)
 
-    def _look(self) -> tuple[Packed, CheckpointMeta] | None:
+    def _calibrate(self) -> tuple[Packed, CheckpointMeta] | None:
         """What the run directory holds, if it is this run's; the directory is made if need be."""
         directory = self._storage.directory
         if directory is None:
             return None
         try:
-            durable.make_private_directory(os.fspath(directory))
+            files.make_private_directory(os.fspath(directory))
         except OSError as error:
             raise CheckpointUnwritable(
                 f"the run directory {directory} cannot be made ({error.strerror}), so nothing was "
@@ -253,7 +262,7 @@ class Session:
             ) from error
         self._checkpoint = Checkpoint(directory)
         found = self._checkpoint.load()
-        plan_file.check(self._checkpoint.directory, self._plan, resuming=found is not None)
+        storage.check(self._checkpoint.directory, self._plan, resuming=found is not None)
         if found is None:
             return None
         arrays, meta = found
@@ -334,7 +343,7 @@ class Session:
         path, budget = self._storage.ledger_path, self._storage.budget
         # Whoever names a ledger says that these are its people, whatever their data look like here.
         cohort = cohort_of(path) or self._storage.cohort or self._storage.word
-        limit = None if budget is None else budget.rho
+        limit = None if budget is None else budget.mu
         self._ledger = Ledger.open(path, cohort=cohort, budget=limit, head=meta and meta.ledger)
         # Another process may have saved between our reading the checkpoint and taking the lock.
         found = None if self._checkpoint is None else self._checkpoint.load()
@@ -361,4 +370,4 @@ class Session:
     @property
     def _data_id(self) -> str:
         """The data's name for the ledger and the public part of the checkpoint."""
-        return names.data_id(self._secret, self._known.data)
+        return fingerprints.data_id(self._secret, self._known.data)

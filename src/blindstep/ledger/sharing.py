@@ -20,14 +20,19 @@ from jaxtyping import PyTree
 
 from blindstep.ledger.checkpoint import Arrays
 from blindstep.ledger.fingerprints import Fingerprints
-from blindstep.ledger.processes import Company
 from blindstep.ledger.storage import Storage
 from blindstep.private.gate import Memory
 from blindstep.private.noise import Keys, NoiseKey, public_key
+from blindstep.processes.jax_group import ProcessGroup
 
 
 def agree(
-    company: Company, known: Fingerprints, plan: str, unit: str, storage: Storage, seed: int | None
+    group: ProcessGroup,
+    known: Fingerprints,
+    plan: str,
+    unit: str,
+    storage: Storage,
+    seed: int | None,
 ) -> Fingerprints:
     """Raise the same refusal in all processes unless they were given the same; `plan` is its hash.
 
@@ -36,8 +41,8 @@ def agree(
     """
     paths = [storage.directory, storage.ledger]
     files = [None if path is None else os.fspath(path) for path in paths]
-    budget = None if storage.budget is None else storage.budget.rho
-    company.require_alike(
+    budget = None if storage.budget is None else storage.budget.mu
+    group.require_alike(
         {
             "plan": plan,
             "params": known.params,
@@ -49,11 +54,11 @@ def agree(
         }
     )
     own = np.frombuffer(bytes.fromhex(known.environment), np.uint8)
-    every = company.gather("environment", own).tobytes()
+    every = group.gather("environment", own).tobytes()
     return replace(known, environment=hashlib.sha256(every).hexdigest())
 
 
-class Standing(NamedTuple):
+class RunSnapshot(NamedTuple):
     """Where a run stands, apart from its keys. Memory and saved arrays are secret."""
 
     state: PyTree  # the driver's state: any pytree of arrays
@@ -62,7 +67,7 @@ class Standing(NamedTuple):
     saved: Arrays  # the driver's own arrays
 
 
-def share(company: Company, own: Standing, keys: Keys | None) -> tuple[Standing, Keys]:
+def share(group: ProcessGroup, own: RunSnapshot, keys: Keys | None) -> tuple[RunSnapshot, Keys]:
     """Where process 0 stands, and its keys, in all processes, bit for bit. They stay in memory.
 
     The others have no keys yet, and a state and memory of the same structure and shapes.
@@ -73,17 +78,15 @@ def share(company: Company, own: Standing, keys: Keys | None) -> tuple[Standing,
         assert keys is not None
         return [own.position, keys.seeded, {n: (a.shape, a.dtype.str) for n, a in saved.items()}]
 
-    position, seeded, like = company.led("standing", told)
-    if not company.leads:
+    position, seeded, like = group.led("standing", told)
+    if not group.leads:
         saved = {name: np.zeros(shape, dtype) for name, (shape, dtype) in like.items()}
     words = [np.zeros(8, np.uint32), np.zeros(2, np.uint32)]
     if keys is not None:
         words = [keys.noise.words(), np.asarray(jax.random.key_data(keys.public))]
     leaves, structure = jax.tree.flatten((own.state, own.memory))
-    noise, public, *rest = company.share(
-        "state", [*words, *map(np.asarray, leaves), *saved.values()]
-    )
+    noise, public, *rest = group.share("state", [*words, *map(np.asarray, leaves), *saved.values()])
     state, memory = structure.unflatten(map(jnp.asarray, rest[: len(leaves)]))
     saved = dict(zip(saved, rest[len(leaves) :], strict=True))
-    standing = Standing(state, memory, position, saved)
+    standing = RunSnapshot(state, memory, position, saved)
     return standing, Keys(NoiseKey(noise), public_key(public), seeded)

@@ -1,16 +1,32 @@
-"""Where a run is kept, and how often it is saved."""
+"""Where a run is kept, and how often it is saved.
+
+`plan.json` in a run directory: the plan, for people to read. The checkpoint has its fingerprint.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from blindstep.errors import InvalidArgument
+from blindstep.errors import (
+    BudgetExceeded,
+    CheckpointDamaged,
+    CheckpointMismatch,
+    CheckpointUnwritable,
+    InvalidArgument,
+    LedgerMismatch,
+)
+from blindstep.ledger import files, fingerprints
+from blindstep.ledger.account import Account
 from blindstep.ledger.checkpoint import CURRENT
+from blindstep.ledger.ledger import read_ledger
 from blindstep.private.statement import Privacy
+from blindstep.processes.jax_group import ProcessGroup
 
 LEDGER = "ledger.jsonl"
 PathLike = str | os.PathLike[str]
@@ -87,3 +103,92 @@ class SavingInterval:
         save()
         self._last = self._clock() - began
         self._spent += self._last
+
+
+PLAN = "plan.json"
+
+
+def read(path: str) -> dict[str, Any]:
+    """The JSON object in a plan file. Anything else there is an OSError or a ValueError."""
+    plan = files.parse(files.read_file(path).decode())
+    if not isinstance(plan, dict):
+        raise ValueError("it is no JSON object")
+    return plan
+
+
+def check(directory: str, plan: dict[str, Any], *, resuming: bool) -> None:
+    """Refuse a directory that holds another plan, or a plan but nothing to resume."""
+    path = os.path.join(directory, PLAN)
+    if not os.path.lexists(path):
+        return
+    if not resuming:
+        raise CheckpointDamaged(
+            f"{path} is of a run whose checkpoint is gone: restore the directory from a copy, or "
+            "give another one for a new run. The ledger keeps what this one spent."
+        )
+    try:
+        written = read(path)
+        found = fingerprints.of_plan(written)
+    except (OSError, ValueError) as error:
+        raise CheckpointDamaged(
+            f"{path} is not as it was written ({error}): delete it. It is a copy for people, and is "
+            "written anew."
+        ) from error
+    if found != fingerprints.of_plan(plan):
+        names = [name for name in {**plan, **written} if name != "notes"]
+        others = [name for name in names if written.get(name) != plan.get(name)]
+        raise CheckpointMismatch(
+            f"{path} is another plan than the one given, with another {', '.join(others[:3])}: resume "
+            "with the plan it was made with, or give another directory for a new run."
+        )
+
+
+def write(directory: str, plan: dict[str, Any]) -> None:
+    """Write the plan, whole or not at all, if there is none yet."""
+    path = os.path.join(directory, PLAN)
+    if os.path.lexists(path):
+        return
+    text = json.dumps(plan, indent=2, allow_nan=False) + "\n"
+    try:
+        files.put_file(path, text.encode("ascii"))
+    except OSError as error:
+        raise CheckpointUnwritable(
+            f"{path} cannot be written ({error.strerror}), so nothing was released: free some space "
+            "or make the directory writable."
+        ) from error
+
+
+def account_at(storage: Storage) -> Account:
+    """What the ledger of a storage says, with the storage's budget as its own. Changes nothing."""
+    path, budget = storage.ledger_path, storage.budget
+    there = os.path.exists(path) and os.path.getsize(path) > 0
+    account = read_ledger(path) if there else Account()
+    if budget is not None:
+        if account.budget is not None and budget.mu > account.budget:
+            raise LedgerMismatch(
+                f"{path} has a budget of mu = {account.budget:g}, asked for {budget.mu:g}: a budget "
+                "can be lowered, never raised. Leave it out."
+            )
+        account.budget = budget.mu
+    return account
+
+
+def require_room(storage: Storage, mu: float, group: ProcessGroup | None = None) -> None:
+    """Refuse a run of several parts that does not fit into the budget as a whole, before it begins.
+
+    One that has begun is not asked again: what it has spent is in the ledger already. Of several
+    processes, process 0 looks into the ledger.
+    """
+    (group or ProcessGroup()).led("room", lambda: _require_room(storage, mu))
+
+
+def _require_room(storage: Storage, mu: float) -> None:
+    if not storage or storage.begun:
+        return
+    account = account_at(storage)
+    if account.would_exceed(mu):
+        raise BudgetExceeded(
+            f"{storage.ledger_path}: this run asks for mu = {mu:g} in all, but of the budget "
+            f"{account.budget:g} only {account.remaining():g} is left ({account.spent():g} spent): "
+            "nothing was released. Ask for a smaller epsilon."
+        )

@@ -31,7 +31,7 @@ class Learner(eqx.Module):
 
     reach: eqx.AbstractVar[float | Float[Array, ""]]
     # Whether a round goes on where the one before it stopped; the theorem's learners start afresh.
-    goes_on: ClassVar[bool] = False
+    persists_across_rounds: ClassVar[bool] = False
 
     @abc.abstractmethod
     def init(self) -> PyTree:
@@ -101,7 +101,7 @@ class Falling(Learner):
     how much farther than the plan's smoothing they begin: more where the loss is a staircase.
     """
 
-    goes_on: ClassVar[bool] = True
+    persists_across_rounds: ClassVar[bool] = True
     reach: float | Float[Array, ""]
     steps: int = eqx.field(static=True)
     widening: float | Float[Array, ""] = 1.0

@@ -22,16 +22,18 @@ from jaxtyping import Float
 from scipy.linalg import solve_banded
 
 from blindstep.private.mechanisms import (
+    BLT,
     BinaryTree,
     ColumnNormalised,
     Independent,
     Mechanism,
     PerStep,
     Place,
+    SquareRoot,
     State,
     Vector,
+    lower_toeplitz,
 )
-from blindstep.private.tables.toeplitz import BLT, SquareRoot, lower_toeplitz
 
 Of = TypeVar("Of", bound=Mechanism)
 Normalised = TypeVar("Normalised", bound=ColumnNormalised)

@@ -3,7 +3,8 @@
 One number carries the privacy of a run: mu. A mechanism is mu-Gaussian-DP when telling two
 neighbouring data sets apart is at least as hard as telling N(0, 1) from N(mu, 1). The paper's
 "(alpha, alpha rho^2 / 2)-RDP for all alpha" is the RDP curve of exactly that pair, and its mechanism
-is a (adaptive) Gaussian one, so rho = mu and every other currency is a function of mu.
+is an (adaptive) Gaussian one, so the paper's rho is mu and every other currency is a function of mu.
+To most people rho is the parameter of zCDP, mu^2 / 2: so no name in this package is rho.
 
 Direction of rounding: `epsilon` and `delta` never come out too small, `mu_for_epsilon` never spends
 more than it was asked to.
@@ -73,8 +74,8 @@ def epsilon(mu: float, delta: float, slack: float = 0.0) -> float:
     is (epsilon, delta - (1 + e^epsilon) slack)-DP. The bound on epsilon at delta / 2 is above the
     answer, so its exponential is enough.
     """
-    mu, delta = positive("rho", mu), probability("delta", delta)
-    _refuse_above("rho", mu, _MOST)
+    mu, delta = positive("mu", mu), probability("delta", delta)
+    _refuse_above("mu", mu, _MOST)
     mu = max(mu, _LEAST)  # a larger mu has a larger epsilon
     if slack > 0.0:
         most = _epsilon(mu, delta / 2)
@@ -118,6 +119,13 @@ def mu_for_epsilon(epsilon: float, delta: float) -> float:
             )
     root = _root(lambda m: _log_delta(m, epsilon) - target, low, high)
     return root * (1 - _SAFE)
+
+
+def mu_for_zcdp(zcdp: float) -> float:
+    """The mu that is zcdp-zero-concentrated DP, sqrt(2 zcdp), rounded down."""
+    zcdp = positive("zcdp", zcdp)
+    _refuse_above("zcdp", zcdp, _MOST**2 / 2)
+    return math.sqrt(2.0 * zcdp) * (1 - _SAFE)
 
 
 def exceeds(mu: float, epsilon: float) -> float:

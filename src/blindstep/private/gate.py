@@ -26,9 +26,9 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from blindstep.errors import HorizonExceeded, InvalidArgument
 from blindstep.private.clip import clip, unit_of
+from blindstep.private.lattice import STD
 from blindstep.private.noise import Keys, Uncopied, lattice_noise
 from blindstep.private.schedule import Kind
-from blindstep.private.tables.discrete_gaussian import STD
 from blindstep.private.terms import Terms
 
 Out = TypeVar("Out")

@@ -4,12 +4,21 @@ The gate releases y = C m + z for a block of increments m_1 .. m_T, with indepen
 is read off the columns of C, and nothing else about a mechanism matters for it. With A the
 lower-triangular ones and B = A C^-1, the running sums are B y = A m + B z: post-processing, done
 outside (`optimize.prefix`). Every entry of C lies between 0 and 1.
+
+The coefficients of the Toeplitz mechanisms: the square root, and a few fading buffers (BLT).
+
+Accuracy rests on them, privacy does not: `mechanisms.ColumnNormalised` scales the columns of whatever
+matrix they make.
 """
 
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,6 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from blindstep.errors import count
+from blindstep.private import blt_table
 
 State = Float[Array, "slots size"]
 Vector = Float[Array, " size"]
@@ -139,3 +149,132 @@ class ColumnNormalised(Mechanism):
     def column_counts(self) -> PerStep:
         """All releases from i on: steps - i + 1."""
         return np.arange(self.steps, 0, -1, dtype=np.float64)
+
+
+# Covers the rounding of BLT's closed-form norms, some 1e-15, with room for any backend's expm1.
+_ROUND_UP = 1 + 1e-12
+
+
+class SquareRoot(ColumnNormalised):
+    """The square root of A: c_k = binom(2k, k) / 4^k, the coefficients of (1 - x)^(-1/2).
+
+    (Bennett 1977; Fichtenberger, Henzinger and Upadhyay 2023.) Its state holds all increments of a
+    block, steps x size, and each release reads all of it. `BLT` is as accurate with a few vectors.
+    """
+
+    name: ClassVar[str] = "sqrt"
+    steps: int = eqx.field(static=True, converter=lambda n: count("steps", n))
+
+    def init(self, size: int) -> State:
+        """Slot i holds m_i / n_i."""
+        return jnp.zeros((self.steps, size))
+
+    def next(self, state: State, increment: Vector, place: Place) -> tuple[State, Vector]:
+        """sum over i <= place of c_(place - i) m_i / n_i."""
+        state = state.at[place].set(increment / jnp.asarray(self.scaling())[place])
+        lag = place - jnp.arange(self.steps)
+        weights = jnp.asarray(self.coefficients())[jnp.maximum(lag, 0)]
+        # Not a matrix product: an accelerator may round its factors.
+        return state, jnp.sum(jnp.where(lag >= 0, weights, 0.0)[:, None] * state, axis=0)
+
+    def coefficients(self) -> PerStep:
+        """binom(2k, k) / 4^k."""
+        return square_root(self.steps)[0]
+
+    def scaling(self) -> PerStep:
+        """Column norms of T, rounded up by steps x 2^-50 relative."""
+        return square_root(self.steps)[1]
+
+
+class BLT(ColumnNormalised):
+    """Buffered linear Toeplitz: c_0 = 1, c_k = sum_b omega_b theta_b^(k-1) with a few buffers b.
+
+    (Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024.) Streaming needs no memory of the block:
+    with u = m_t / n_t, (C m)_t = u + sum_b omega_b s_b, then s_b <- theta_b s_b + u. Parameters come
+    from a table and decide about accuracy only; equal `steps` give equal parameters to the last bit.
+
+    Attributes:
+        steps: number of releases.
+        decays: theta of each buffer.
+        scales: omega of each buffer.
+    """
+
+    name: ClassVar[str] = "blt"
+    steps: int = eqx.field(static=True)
+    decays: tuple[float, ...] = eqx.field(static=True)
+    scales: tuple[float, ...] = eqx.field(static=True)
+
+    def __init__(self, steps: int) -> None:
+        self.steps = count("steps", steps)
+        self.decays, self.scales = blt_table.parameters(self.steps)
+
+    def init(self, size: int) -> State:
+        """One slot for each buffer."""
+        return jnp.zeros((len(self.decays), size))
+
+    def next(self, state: State, increment: Vector, place: Place) -> tuple[State, Vector]:
+        """The scaled increment and what the buffers remember; each buffer fades and takes it in."""
+        scaled = increment / self.norm_of_column(jnp.asarray(place))
+        total = scaled
+        for scale, buffer in zip(self.scales, state, strict=True):
+            total = total + scale * buffer
+        return jnp.asarray(self.decays)[:, None] * state + scaled, total
+
+    def coefficients(self) -> PerStep:
+        """1, then sum_b omega_b theta_b^(k-1)."""
+        k = np.arange(self.steps - 1, dtype=np.float64)
+        pairs = zip(self.decays, self.scales, strict=True)
+        return np.concatenate([[1.0], sum(scale * decay**k for decay, scale in pairs)])
+
+    def scaling(self) -> PerStep:
+        """Column norms of T, rounded up by 1e-12 relative."""
+        remaining = np.arange(self.steps - 1, -1, -1, dtype=np.float64)
+        return blt_norm(self.decays, self.scales, remaining, np)
+
+    def norm_of_column(self, place: Place) -> Float[Array, ""]:
+        """`scaling` at one place, where the place is known only while a program runs."""
+        remaining = (self.steps - 1 - place).astype(jnp.float64)
+        return blt_norm(self.decays, self.scales, remaining, jnp)
+
+
+def lower_toeplitz(first_column: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n n"]:
+    """The lower-triangular matrix that is constant along diagonals and has this first column."""
+    lag = np.subtract.outer(np.arange(first_column.size), np.arange(first_column.size))
+    return np.where(lag >= 0, first_column[np.maximum(lag, 0)], 0.0)
+
+
+@lru_cache(maxsize=8)
+def square_root(
+    steps: int,
+) -> tuple[Float[np.ndarray, " steps"], Float[np.ndarray, " steps"]]:
+    """binom(2k, k) / 4^k, and the column norms of their Toeplitz matrix, rounded up.
+
+    With u = 2^-53, coefficient k is a product of k rounded quotients (2k u), its square is off by at
+    most (4k + 1) u, the sum of `steps` of them by (5 steps + 1) u and its root by (2.5 steps + 2) u:
+    less than the 8 steps u that are added. Kept: an eager run asks for them at every release.
+    """
+    k = np.arange(1, steps)
+    coefficients = np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
+    norms = np.sqrt(np.cumsum(coefficients**2))[::-1] * (1 + steps * 2.0**-50)
+    coefficients.setflags(write=False)
+    norms.setflags(write=False)
+    return coefficients, norms
+
+
+def blt_norm(
+    decays: Sequence[float], scales: Sequence[float], remaining: Any, xp: ModuleType
+) -> Any:
+    """sqrt(c_0^2 + ... + c_remaining^2) for c_0 = 1, c_k = sum_b omega_b theta_b^(k-1), rounded up.
+
+    The square is 1 + sum_ab omega_a omega_b (1 - (theta_a theta_b)^remaining) / (1 - theta_a
+    theta_b). No term is negative and powers go through expm1, so nothing cancels. `xp` is numpy on
+    the host and jax.numpy inside a program.
+    """
+    square = 1.0
+    logs = [math.log(theta) for theta in decays]
+    for a, (log_a, omega_a) in enumerate(zip(logs, scales, strict=True)):
+        for b in range(a + 1):
+            rate = log_a + logs[b]
+            weight = (1 if a == b else 2) * omega_a * scales[b] / -math.expm1(rate)
+            square = square + weight * -xp.expm1(remaining * rate)
+    return xp.sqrt(square) * _ROUND_UP

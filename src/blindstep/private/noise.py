@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from blindstep.errors import InvalidArgument, NoEntropy, SecretCopied
-from blindstep.private.tables import chacha, discrete_gaussian
+from blindstep.private import lattice
 
 # The use of the key: another use of the same key must take another tag.
 _TAG = 0x6C617474
@@ -116,9 +116,9 @@ def lattice_noise(
     """
     release = jnp.asarray(release).astype(jnp.uint32)
     words = (jnp.full_like(release, _TAG), release, jnp.zeros_like(release))
-    blocks = -(-size * discrete_gaussian.WORDS // chacha.WORDS)
-    stream = chacha.chacha20(key, jnp.stack(words), blocks)
-    return discrete_gaussian.from_words(stream, size)
+    blocks = -(-size * lattice.WORDS // lattice.BLOCK_WORDS)
+    stream = lattice.chacha20(key, jnp.stack(words), blocks)
+    return lattice.from_words(stream, size)
 
 
 def _words(content: bytes) -> UInt32[np.ndarray, " words"]:

@@ -32,16 +32,26 @@ SEEDED = (
 
 @dataclass(frozen=True)
 class Privacy:
-    """A privacy budget: `Privacy(epsilon=4, delta=1e-5)` or `Privacy(rho=1)`.
+    """A privacy budget, in one of three currencies.
 
-    `rho` is the Gaussian-DP parameter (the paper's rho). Given epsilon and delta, it is the largest
-    that meets them, rounded down, and delta is spent; given rho, it is where epsilon is quoted. Choose
-    it well below 1 / records: the default serves up to 10,000, and a run with more says so.
+        Privacy(epsilon=4, delta=1e-5)  # (epsilon, delta)-DP
+        Privacy(mu=1)                   # mu-Gaussian-DP
+        Privacy(zcdp=0.5)               # zero-concentrated DP, which many people call rho
+
+    All are the same to a run, which spends `mu`: zCDP is mu^2 / 2. Given epsilon and delta, mu is the
+    largest that meets them, rounded down, and delta is spent. Given mu or zcdp, delta is only where
+    epsilon is quoted. Choose delta well below 1 / records: the default serves up to 10,000 records,
+    and a run with more says so.
+
+    Attributes:
+        epsilon: the epsilon of (epsilon, delta)-DP.
+        delta: the delta of (epsilon, delta)-DP.
+        mu: the Gaussian-DP parameter.
     """
 
     epsilon: float
     delta: float
-    rho: float
+    mu: float
     spends_delta: ClassVar[bool]  # no field: it is not part of what a plan's file says
 
     def __init__(
@@ -49,21 +59,22 @@ class Privacy:
         epsilon: float | None = None,
         delta: float = DEFAULT_DELTA,
         *,
-        rho: float | None = None,
+        mu: float | None = None,
+        zcdp: float | None = None,
     ) -> None:
-        if (epsilon is None) == (rho is None):
+        if sum(each is not None for each in (epsilon, mu, zcdp)) != 1:
             raise InvalidArgument(
-                f"give either epsilon or rho, got epsilon={epsilon!r} and rho={rho!r}: "
-                "Privacy(epsilon=4, delta=1e-5) or Privacy(rho=1)."
+                f"give one of epsilon, mu and zcdp, got epsilon={epsilon!r}, mu={mu!r} and "
+                f"zcdp={zcdp!r}: Privacy(epsilon=4, delta=1e-5), Privacy(mu=1) or Privacy(zcdp=0.5)."
             )
-        delta, spent = probability("delta", delta), rho is None
-        if rho is None:
+        delta, spent = probability("delta", delta), epsilon is not None
+        if epsilon is not None:
             epsilon = positive("epsilon", epsilon)
-            rho = accounting.mu_for_epsilon(epsilon, delta)
+            mu = accounting.mu_for_epsilon(epsilon, delta)
         else:
-            rho = positive("rho", rho)
-            epsilon = accounting.epsilon(rho, delta)
-        self.__dict__.update(epsilon=epsilon, delta=delta, rho=rho, spends_delta=spent)  # frozen
+            mu = positive("mu", mu) if zcdp is None else accounting.mu_for_zcdp(zcdp)
+            epsilon = accounting.epsilon(mu, delta)
+        self.__dict__.update(epsilon=epsilon, delta=delta, mu=mu, spends_delta=spent)  # frozen
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,7 @@ class Statement:
     """What a run guarantees. Computed from the terms of its gate, not from what anybody wished.
 
     Attributes:
-        mu: Gaussian-DP parameter of everything released (the paper's rho).
+        mu: Gaussian-DP parameter of everything released.
         epsilon: the epsilon of (epsilon, delta)-DP at `delta`, exact and rounded up.
         delta: where epsilon is quoted.
         exceeds: the probability that the privacy loss is above epsilon; larger than delta.

@@ -24,9 +24,9 @@ from jaxtyping import Float
 
 from blindstep.errors import InvalidArgument, positive
 from blindstep.private.clip import Scalar, check_fits
+from blindstep.private.lattice import DISTANCE, LARGEST, STD, VARIANCE
 from blindstep.private.mechanisms import Mechanism
 from blindstep.private.schedule import Kind, Schedule
-from blindstep.private.tables.discrete_gaussian import DISTANCE, LARGEST, STD, VARIANCE
 
 # The Gaussian that may be claimed, as a share of noise_std: sqrt(S^2 - tau^2) / S with tau = 4,
 # rounded down by far more than the formulas around it are rounded.
@@ -123,21 +123,21 @@ def calibrated(
     size: int,
     first_clip: float,
     diff_clip: float,
-    rho: float,
+    mu: float,
 ) -> Terms:
-    """The terms with the least noise that spends at most `rho`.
+    """The terms with the least noise that spends at most `mu`.
 
-    Solves sqrt(passes) (a + b sigma) / (EFFECTIVE sigma) <= rho for every column of C, with a and b
+    Solves sqrt(passes) (a + b sigma) / (EFFECTIVE sigma) <= mu for every column of C, with a and b
     from `Terms.costs`.
     """
     # Any noise above every clip will do to ask for the costs.
     terms = Terms(schedule, mechanism, size, first_clip, diff_clip, first_clip + diff_clip)
     moved, snapped = (math.sqrt(schedule.passes) * cost for cost in terms.costs())
-    left = positive("rho", rho) * EFFECTIVE * (1 - 1e-13) - snapped
-    if np.min(left) < rho / 2:
+    left = positive("mu", mu) * EFFECTIVE * (1 - 1e-13) - snapped
+    if np.min(left) < mu / 2:
         raise InvalidArgument(
-            f"rounding {size} coordinates to the lattice in {schedule.passes} pass(es) at rho = "
-            f"{rho:g} would more than double the noise: share a frame among a block (fewer "
+            f"rounding {size} coordinates to the lattice in {schedule.passes} pass(es) at mu = "
+            f"{mu:g} would more than double the noise: share a frame among a block (fewer "
             "coordinates), make fewer passes or a shorter period."
         )
     noise_std = float(np.max(moved / left)) * (1 + 4 * np.finfo(np.float64).eps)

@@ -17,13 +17,13 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from blindstep.ledger import fingerprints, names
+from blindstep.errors import BudgetExceeded, LedgerMismatch
+from blindstep.ledger import fingerprints
 from blindstep.ledger.account import ROUNDING, SCHEMA, Account, RunAccount, RunIdentity
+from blindstep.ledger.files import seal, unseal
 from blindstep.ledger.journal import NOTHING_BEFORE, Head, scan
 from blindstep.ledger.ledger import Ledger
-from blindstep.ledger.refusals import BudgetExceeded, LedgerMismatch
-from blindstep.ledger.sealed_json import seal, unseal
-from blindstep.optimize.plan import Plan
+from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 from blindstep.private.accounting import PERSON
 from blindstep.serve import schema
@@ -131,7 +131,7 @@ class Run:
         return RunIdentity(
             run=self.study,
             plan=fingerprints.of_plan(self.plan.to_dict()),
-            data=names.data_id(naming, self.cohort),
+            data=fingerprints.data_id(naming, self.cohort),
             noise_key=ledger.name_of(secrets.run_name(self.study, self.attempt)),
             mu_per_pass=terms.mu_per_pass(),
             steps_per_pass=schedule.releases_per_pass,
@@ -167,4 +167,4 @@ class LedgerPort:
 
 def votes_name(secrets: Secrets, study: str, release: int, salt: bytes, answers: np.ndarray) -> str:
     """The keyed name of a step's votes: the same for the same votes, and it tells nothing of them."""
-    return names.answers_id(secrets.naming(study, salt), release, answers)
+    return fingerprints.answers_id(secrets.naming(study, salt), release, answers)

@@ -13,7 +13,7 @@ from blindstep.errors import InvalidArgument
 from blindstep.insight.report.content import of_result
 from blindstep.insight.report.page import render
 from blindstep.serve.access import Forbidden, Principal
-from blindstep.serve.bodies import (
+from blindstep.serve.api_models import (
     AnswerTaken,
     ManyAnswers,
     NewToken,

@@ -146,7 +146,7 @@ def _read_votes(
     return answers
 
 
-class Keeper(threading.Thread):
+class StepCloser(threading.Thread):
     """A worker's thread that closes steps: when told that one is full, and when deadlines pass."""
 
     def __init__(self, studies: Studies) -> None:

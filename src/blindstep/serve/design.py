@@ -18,17 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from blindstep.drivers.pytrees import ParameterSpace
-from blindstep.drivers.query import BatchQuery
-from blindstep.drivers.result import Result, finished
-from blindstep.drivers.step import release_answers, traced
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.estimators import from_values
-from blindstep.optimize.conversion import State
-from blindstep.optimize.plan import Plan
+from blindstep.losses.pytrees import ParameterSpace
+from blindstep.optimize.machine import State
+from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate, Port
 from blindstep.private.noise import Keys, NoiseKey, fresh_keys, public_key
 from blindstep.private.schedule import Kind
+from blindstep.run.query import BatchQuery
+from blindstep.run.result import Result, finished
+from blindstep.run.step import release_answers, traced
 from blindstep.serve.spec import StudySpec
 
 # Points of so many slots are made at once, and so many bytes of them are kept.

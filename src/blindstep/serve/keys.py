@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from blindstep.errors import InvalidArgument
-from blindstep.ledger.durable import flush_directory
+from blindstep.ledger.files import flush_directory
 from blindstep.private.noise import NoiseKey, Uncopied
 
 _SIZE = 32

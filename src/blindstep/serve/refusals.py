@@ -10,10 +10,15 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from blindstep.errors import BlindstepError, InvalidArgument, VacuousPlan
-from blindstep.ledger.refusals import BudgetExceeded, LedgerError
+from blindstep.errors import (
+    BlindstepError,
+    BudgetExceeded,
+    InvalidArgument,
+    LedgerError,
+    VacuousPlan,
+)
 from blindstep.serve.access import Forbidden
-from blindstep.serve.bodies import ManyAnswers, NewToken, OneAnswer, Person
+from blindstep.serve.api_models import ManyAnswers, NewToken, OneAnswer, Person
 from blindstep.serve.database import is_passing
 from blindstep.serve.limits import TooMany
 from blindstep.serve.observe import log, where

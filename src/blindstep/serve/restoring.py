@@ -13,10 +13,9 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from blindstep.errors import InvalidArgument, positive
+from blindstep.errors import BudgetExceeded, InvalidArgument, positive
 from blindstep.ledger.account import RunIdentity
-from blindstep.ledger.refusals import BudgetExceeded
-from blindstep.optimize.plan import Plan
+from blindstep.planning.plan import Plan
 from blindstep.private.accounting import PERSON
 from blindstep.serve import schema
 from blindstep.serve.accounts import Run, open_ledger, require_room

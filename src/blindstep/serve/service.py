@@ -10,8 +10,8 @@ from starlette.concurrency import run_in_threadpool
 
 from blindstep.errors import InvalidArgument
 from blindstep.serve.access import Access, Forbidden, Principal
-from blindstep.serve.bodies import OneAnswer
-from blindstep.serve.closing import Keeper
+from blindstep.serve.api_models import OneAnswer
+from blindstep.serve.closing import StepCloser
 from blindstep.serve.config import Settings
 from blindstep.serve.database import Database
 from blindstep.serve.design import Design
@@ -40,7 +40,7 @@ class Service:
         self.rate = Rate(settings.requests_per_second)
         self.anonymous = Rate(settings.anonymous_per_second)
         self.mistaken = Rate(settings.anonymous_per_second)
-        self.keeper = Keeper(self.studies)
+        self.keeper = StepCloser(self.studies)
         self.writer = Writer(self.studies, self.keeper.look)
 
     def start(self) -> None:
@@ -145,7 +145,7 @@ class Service:
     def _question(
         self, number: int, release: int, seat: Seat, shown: dict[str, float]
     ) -> dict[str, Any]:
-        """A `bodies.Question`, ready for JSON."""
+        """An `api_models.Question`, ready for JSON."""
         token = part = None
         if seat.status is Status.ASKED:
             address = Address(number, release, seat.slot, seat.part)

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from blindstep.estimate.bounds import Range
 from blindstep.estimate.scales import Scales
-from blindstep.optimize.plan import Plan
-from blindstep.optimize.planner import plan
+from blindstep.planning.plan import Plan
+from blindstep.planning.planner import plan
 from blindstep.private.statement import Privacy
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")]

@@ -16,8 +16,8 @@ from sqlalchemy.exc import IntegrityError
 
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.ledger.account import Account
-from blindstep.optimize.delta import check_delta
-from blindstep.optimize.plan import Plan
+from blindstep.planning.checks import check_delta
+from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 from blindstep.private.statement import Privacy
 from blindstep.serve import schema
@@ -82,7 +82,7 @@ class Studies:
     ) -> None:
         budget = None
         if spec.budget_epsilon is not None:
-            budget = Privacy(epsilon=spec.budget_epsilon, delta=plan.delta).rho
+            budget = Privacy(epsilon=spec.budget_epsilon, delta=plan.delta).mu
         cohort = spec.cohort or f"people of study {study}"
         ledger = open_ledger(connection, cohort, budget)
         run = Run(study, cohort, new_attempt(), plan)

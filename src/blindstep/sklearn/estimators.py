@@ -28,10 +28,10 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from blindstep.drivers.compiled import minimize
 from blindstep.errors import InvalidArgument
-from blindstep.insight.spending import read_spending, spending_numbers
+from blindstep.insight.tables import read_spending, spending_numbers
 from blindstep.private.statement import Privacy, round_up
+from blindstep.run.compiled import minimize
 from blindstep.sklearn import models
 
 

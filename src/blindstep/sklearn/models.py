@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from blindstep.drivers.pytrees import Loss
 from blindstep.errors import InvalidArgument, count
+from blindstep.losses.pytrees import Loss
 
 Layers = list[tuple[Any, Any]]
 

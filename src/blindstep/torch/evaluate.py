@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from blindstep.drivers.silence import interrupt, silence
+from blindstep.losses.silence import interrupt, silence
 from blindstep.torch.records import KINDS, Batch, Records, leaves, mapped, of_people
-from blindstep.torch.signs import Shifts
+from blindstep.torch.sign_ops import Shifts
 from blindstep.torch.weights import Weights
 
 # From the model and a batch to one number for each record.
@@ -51,7 +51,7 @@ class Shift(NamedTuple):
     amounts: Float[np.ndarray, " tensors"]
 
 
-class Evaluator:
+class ModelEvaluator:
     """Evaluates the loss of records at shifted weights.
 
     Attributes:

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Int, PyTree
 from numpy.typing import ArrayLike
 
-from blindstep.drivers.people import grouped, slots_of, unit_of_people, unit_of_rows
-from blindstep.drivers.rehearsal import made_up
-from blindstep.drivers.silence import interrupt, silence
 from blindstep.errors import InvalidArgument
+from blindstep.losses.people import grouped, slots_of, unit_of_people, unit_of_rows
+from blindstep.losses.rehearsal import made_up
+from blindstep.losses.silence import interrupt, silence
 
 # Of made-up records.
 KINDS = (0, 1, 2, 3, 4)

@@ -10,9 +10,9 @@ import warnings
 import numpy as np
 import torch
 
-from blindstep.drivers.silence import interrupt, silence
 from blindstep.errors import InvalidArgument, LossNotFinite, RunsInEvaluationMode
-from blindstep.torch.evaluate import Evaluator, Loss, one_each
+from blindstep.losses.silence import interrupt, silence
+from blindstep.torch.evaluate import Loss, ModelEvaluator, one_each
 from blindstep.torch.records import KINDS, Batch, Records, leaves, mapped
 from blindstep.torch.weights import Weights
 
@@ -96,7 +96,7 @@ def rehearse(weights: Weights, loss: Loss, records: Records, batch: int) -> None
             )
 
 
-def rehearse_shifts(evaluator: Evaluator) -> None:
+def rehearse_shifts(evaluator: ModelEvaluator) -> None:
     """Try the loss as the run calls it: at shifted weights, several times for one batch.
 
     Raises:

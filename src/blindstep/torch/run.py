@@ -15,25 +15,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from blindstep.drivers.looking import (
-    look_at_answers,
-    open_looks,
-    release_of_answers,
-    take_looks,
-)
-from blindstep.drivers.progress import RunProgress
-from blindstep.estimate.estimators import Estimator, from_values
-from blindstep.estimate.scales import Finder, Units
+from blindstep.estimate.estimators import ValueEstimator, from_values
+from blindstep.estimate.scales import ScaleFinder, Units
 from blindstep.estimate.vectors import Query
 from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
-from blindstep.optimize.plan import Plan
+from blindstep.planning.plan import Plan
 from blindstep.private.gate import Memory, Permit
 from blindstep.private.schedule import Kind
-from blindstep.torch.course import Course, look_shifts
-from blindstep.torch.crew import Crew
+from blindstep.run.calibration import (
+    calibrate_on_answers,
+    open_calibration,
+    release_of_answers,
+    run_calibration,
+)
+from blindstep.run.progress import RunProgress
 from blindstep.torch.evaluate import Shift
+from blindstep.torch.group import TorchGroup
+from blindstep.torch.replay import Replay, calibration_shifts
 
 # How much longer a tensor's unit may be than that of the largest one, were it as large.
 _LONGEST = 8.0
@@ -41,48 +41,50 @@ _LONGEST = 8.0
 
 def run(
     plan: Plan,
-    crew: Crew,
+    group: TorchGroup,
     storage: Storage,
     known: Fingerprints,
     seed: int | None,
     unit: str,
     progress: bool | None,
-) -> tuple[Course, Float[np.ndarray, "rounds horizon 3"], bool]:
+) -> tuple[Replay, Float[np.ndarray, "rounds horizon 3"], bool]:
     """All looks and steps that are still to come: the course, what is told of its steps, if seeded.
 
     Weights that are at the start are then at the last point of the course.
     """
     # States of 64 bits: what was released comes back as it was, also after a crash.
     with jax.enable_x64(True), RunProgress(plan, show=progress) as bar:
-        with open_looks(plan, storage, lambda: known, seed, unit) as session:
+        with open_calibration(plan, storage, lambda: known, seed, unit) as session:
             bar.follow(session)
-            found = _look(plan, crew, session)
+            found = _calibrate(plan, group, session)
         steps = plan.schedule.releases
         begun = {"releases": jnp.zeros((steps, plan.size)), "told": jnp.zeros((steps, 3))}
         about = (plan.terms, plan.to_dict(), begun, storage, lambda: known)
         with Session(*about, seed=seed, unit=unit) as session:
-            course = Course(plan, _words(session.gate.public), *found)
-            told = _steps(plan, crew, session, course, bar)
-            return course, told.reshape(plan.rounds, plan.horizon, 3), session.gate.seeded
+            replay = Replay(plan, _words(session.gate.public), *found)
+            told = _steps(plan, group, session, replay, bar)
+            return replay, told.reshape(plan.rounds, plan.horizon, 3), session.gate.seeded
 
 
-def _look(plan: Plan, crew: Crew, session: Session) -> tuple[np.ndarray, float, bool, float]:
+def _calibrate(
+    plan: Plan, group: TorchGroup, session: Session
+) -> tuple[np.ndarray, float, bool, float]:
     """What the looks find: the unit of each tensor, that of the loss, whether it is a staircase.
 
     And how much farther out than planned probes must lie.
     """
     noise, public = float(session.gate.terms.noise_std), _words(session.gate.public)
-    finder = Finder(plan.look, crew.weights.size, noise, plan.smoothing)
-    lengths = crew.weights.lengths()
-    shifts = functools.partial(look_shifts, plan, public, lengths, finder=finder)
+    finder = ScaleFinder(plan.calibration, group.weights.size, noise, plan.smoothing)
+    lengths = group.weights.lengths()
+    shifts = functools.partial(calibration_shifts, plan, public, lengths, finder=finder)
 
     def answer(shifts: list[Shift], rows: np.ndarray) -> np.ndarray:
-        return crew.values(rows, shifts)
+        return group.values(rows, shifts)
 
-    release = look_at_answers(session, plan, answer)
-    take_looks(plan, session, finder, shifts, release)
+    release = calibrate_on_answers(session, plan, answer)
+    run_calibration(plan, session, finder, shifts, release)
     units = finder.units()
-    weights = crew.weights
+    weights = group.weights
     found = within_reason(units, lengths, weights.sizes, weights.sizes_of_numbers())
     widening = max(1.0, weights.nearest(found) / plan.smoothing)
     return found, units.unit, units.jumps, widening
@@ -121,7 +123,7 @@ def within_reason(
 
 
 def _steps(
-    plan: Plan, crew: Crew, session: Session, course: Course, bar: RunProgress
+    plan: Plan, group: TorchGroup, session: Session, replay: Replay, bar: RunProgress
 ) -> Float[np.ndarray, "steps 3"]:
     gate, estimator = session.gate, from_values(plan.estimator)
     releases, told = (np.array(session.state[name]) for name in ("releases", "told"))
@@ -132,11 +134,11 @@ def _steps(
         fresh = number >= session.position
         if fresh:
             if int(answers.get("step", -1)) != number:
-                values = crew.values(gate.rows(number), course.shifts())
+                values = group.values(gate.rows(number), replay.shifts())
                 answers = {"answers": values, "step": np.asarray(number)}
                 session.save(session.state, answers | {"told": told[:number]})
-            values = answers["answers"].reshape(-1, plan.sides, plan.directions) / course.unit
-            near = jnp.asarray(course.nearness())
+            values = answers["answers"].reshape(-1, plan.sides, plan.directions) / replay.unit
+            near = jnp.asarray(replay.nearness())
             releases[number] = gate.through(
                 lambda permit, memory, values=values, near=near: _release(
                     permit, memory, estimator, near, jnp.asarray(values), gate.public
@@ -145,9 +147,9 @@ def _steps(
             )
         own = releases[number, : plan.directions]
         # Norms that were computed before a crash stay: sums of floats depend on the machine.
-        norm = course.norm(own, crew.weights) if fresh else float(told[number, 0])
-        length = course.add(own, norm)
-        crew.move(course.move(number))
+        norm = replay.norm(own, group.weights) if fresh else float(told[number, 0])
+        length = replay.add(own, norm)
+        group.move(replay.move(number))
         if fresh:
             value = float(estimator.value_of(jnp.asarray(releases[number])))
             told[number] = norm, length, value
@@ -161,7 +163,7 @@ def _steps(
 def _release(
     permit: Permit,
     memory: Memory,
-    estimator: Estimator,
+    estimator: ValueEstimator,
     nearness: Float[Array, ""],
     answers: Float[Array, "batch sides q"],
     public: Key[Array, ""],

@@ -12,26 +12,25 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from blindstep.drivers import outcome
-from blindstep.drivers.planned import earlier
-from blindstep.drivers.result import history_of
-from blindstep.drivers.statements import of_plan
-from blindstep.drivers.stopping import ends_in_one_line
 from blindstep.errors import InvalidArgument, answers_typos, count
-from blindstep.estimate.signs import Signs
+from blindstep.estimate.directions import Signs
 from blindstep.ledger import fingerprints
 from blindstep.ledger.storage import Storage
-from blindstep.optimize.delta import check_delta
-from blindstep.optimize.networks import plan_network
-from blindstep.optimize.plan import Plan
-from blindstep.optimize.prospects import check_prospects
+from blindstep.planning.checks import check_delta, check_prospects
+from blindstep.planning.networks import plan_network
+from blindstep.planning.plan import Plan
 from blindstep.private.statement import Privacy
-from blindstep.torch import rehearsal, tuned_file
-from blindstep.torch.crew import Crew
-from blindstep.torch.evaluate import Evaluator, Loss
+from blindstep.run import result
+from blindstep.run.planned import earlier
+from blindstep.run.progress import ends_in_one_line
+from blindstep.run.result import history_of
+from blindstep.run.step import of_plan
+from blindstep.torch import rehearsal, tuned_model
+from blindstep.torch.evaluate import Loss, ModelEvaluator
+from blindstep.torch.group import TorchGroup
 from blindstep.torch.records import Collate, Records
-from blindstep.torch.result import Result
 from blindstep.torch.run import run
+from blindstep.torch.tuned_model import Result
 from blindstep.torch.weights import Weights
 
 # How long a run takes unless the user says, in seconds, and the most evaluations of such a run.
@@ -120,7 +119,7 @@ def minimize(
             rehearsal.rehearse(weights, loss, records, size)
 
         def effort() -> int:
-            return _effort(Evaluator(weights, loss, records, size))
+            return _effort(ModelEvaluator(weights, loss, records, size))
 
         def first() -> tuple[Plan, int]:
             made = _plan_for(weights, records, effort, plan, privacy, choices, checkpoint)
@@ -129,16 +128,16 @@ def minimize(
             number = -(-made.first_batch // size)
             return made, -(-made.first_batch // number)
 
-        with Crew(weights) as crew:
-            made, even = crew.agree(first)
-            crew.check_alike(lambda: base + fingerprints.of_data(records.arrays))
-            crew.evaluator = Evaluator(weights, loss, records, even)
+        with TorchGroup(weights) as group:
+            made, even = group.agree(first)
+            group.check_alike(lambda: base + fingerprints.of_data(records.arrays))
+            group.evaluator = ModelEvaluator(weights, loss, records, even)
             if rehearse:
-                rehearsal.rehearse_shifts(crew.evaluator)
-            if not crew.leads:
-                return crew.follow()
+                rehearsal.rehearse_shifts(group.evaluator)
+            if not group.leads:
+                return group.follow()
             storage = Storage(checkpoint, ledger, budget)
-            return crew.finish(_lead(made, crew, records, storage, base, seed, progress))
+            return group.finish(_lead(made, group, records, storage, base, seed, progress))
 
 
 @answers_typos
@@ -179,14 +178,14 @@ def load(model: torch.nn.Module, path: str | os.PathLike[str]) -> str:
     The model is changed in place. It must be the base model of the run, in the same dtype and with the
     same parameters requiring a gradient; another one is refused. Gives the privacy statement.
     """
-    tuned = tuned_file.read(path)
-    tuned_file.apply(tuned, Weights(model))
+    tuned = tuned_model.read(path)
+    tuned_model.apply(tuned, Weights(model))
     return tuned.privacy
 
 
 def _lead(
     plan: Plan,
-    crew: Crew,
+    group: TorchGroup,
     records: Records,
     storage: Storage,
     base: str,
@@ -195,16 +194,16 @@ def _lead(
 ) -> Result:
     """The whole run, in the process that owns the gate; `base` is the fingerprint of the start."""
     known = _known(base, records, storage)
-    course, told, seeded = run(plan, crew, storage, known, seed, records.unit, progress)
-    history = history_of(plan, told, course.unit)
-    best = outcome.best_round(history)
-    crew.put_back()
-    for move in course.to_round(best):
-        crew.move(move)
+    replay, told, seeded = run(plan, group, storage, known, seed, records.unit, progress)
+    history = history_of(plan, told, replay.unit)
+    best = result.best_round(history)
+    group.put_back()
+    for move in replay.to_round(best):
+        group.move(move)
     said = of_plan(plan, seeded=seeded, unit=records.unit)
-    names, sizes = tuple(crew.weights.names), crew.weights.sizes
-    tuned = crew.weights.fingerprint()
-    return Result(said, plan, history, best, base, tuned, names, sizes, course)
+    names, sizes = tuple(group.weights.names), group.weights.sizes
+    tuned = group.weights.fingerprint()
+    return Result(said, plan, history, best, base, tuned, names, sizes, replay)
 
 
 def _known(base: str, records: Records, storage: Storage) -> fingerprints.Fingerprints:
@@ -231,7 +230,10 @@ def _plan_for(
             raise InvalidArgument(
                 f"give a ready plan or {names}, not both: leave out one of the two."
             )
-        fits = plan.sampler == Signs.name and plan.look_leaves in (weights.sizes, (weights.dim,))
+        fits = plan.sampler == Signs.name and plan.calibration_leaves in (
+            weights.sizes,
+            (weights.dim,),
+        )
         if not fits or plan.records != records.number:
             raise InvalidArgument(
                 f"the plan is for {plan.records} records and {plan.dim} parameters along "
@@ -256,7 +258,7 @@ def _plan_for(
     return made
 
 
-def _effort(evaluator: Evaluator) -> int:
+def _effort(evaluator: ModelEvaluator) -> int:
     """Evaluations in about ten minutes, by batches of made-up records; a power of two."""
     evaluator.try_out()
     began = time.perf_counter()

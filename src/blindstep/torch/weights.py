@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch.utils._pytree import tree_map_only
 
 from blindstep.errors import InvalidArgument
-from blindstep.torch.signs import Shifts, add_signs, round_at_random, sum_signs
+from blindstep.torch.sign_ops import Shifts, add_signs, round_at_random, sum_signs
 
 # Of each direction in each tuned parameter.
 Seeds = Int[np.ndarray, "q tensors"]

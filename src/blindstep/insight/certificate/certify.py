@@ -10,16 +10,14 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from blindstep.drivers.evaluators import Evaluator, evaluator, float64
-from blindstep.drivers.pytrees import Loss, ParameterSpace
 from blindstep.errors import InvalidArgument, count, positive, probability
 from blindstep.estimate.bounds import Bounds
 from blindstep.insight.certificate import private
-from blindstep.insight.certificate.concentration import stratified_error
 from blindstep.insight.certificate.estimates import Source, derivative_is_true, rows_to_explore
-from blindstep.insight.certificate.hull import shortest_in_hull
 from blindstep.insight.certificate.private import Measured
-from blindstep.insight.certificate.search import Bundle, search
+from blindstep.insight.certificate.search import Bundle, search, shortest_in_hull, stratified_error
+from blindstep.losses.evaluators import LossEvaluator, evaluator, float64
+from blindstep.losses.pytrees import Loss, ParameterSpace
 from blindstep.private.statement import SEEDED, Privacy, Statement, round_up
 
 METHODS = ("auto", "autodiff", "values")
@@ -190,7 +188,7 @@ def certificate(
 class _Public:
     """A certificate of public records."""
 
-    evaluates: Evaluator
+    evaluates: LossEvaluator
     centre: Float[np.ndarray, " dim"]
     radius: float
     bounds: Bounds

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from blindstep.drivers.evaluators import Evaluator
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.frames import Structured
 from blindstep.insight.certificate.search import CANDIDATES, rounds_for
+from blindstep.losses.evaluators import LossEvaluator
 
 # Numbers in the probe points that are held at once.
 _AT_ONCE = 2**21
@@ -25,7 +25,7 @@ _SEGMENTS, _NODES = 4, 48
 class Source:
     """Where gradients come from."""
 
-    evaluator: Evaluator
+    evaluator: LossEvaluator
     explored: Int[np.ndarray, " rows"]  # what the search looks at, the same rows at every point
     batch: int  # rows of one independent estimate; all of them if it is the number of records
     slope: float  # bound on the slope of the loss, as the user promised; inf if nothing was
@@ -105,18 +105,18 @@ def _frames(key: Key[Array, ""], number: int, dim: int) -> Float[Array, "number 
 
 
 def rows_to_explore(
-    evaluator: Evaluator, batch: int, dim: int, values: bool, random: np.random.Generator
+    evaluator: LossEvaluator, batch: int, dim: int, values: bool, random: np.random.Generator
 ) -> Int[np.ndarray, " rows"]:
     """Rows for the search: all of them where that is bearable, a random choice where not."""
-    looks = CANDIDATES * rounds_for(dim) * (2 * dim if values else 1)
-    wanted = max(batch, evaluator.evaluations // looks)
+    calibrations = CANDIDATES * rounds_for(dim) * (2 * dim if values else 1)
+    wanted = max(batch, evaluator.evaluations // calibrations)
     if wanted >= evaluator.records:
         return np.arange(evaluator.records)
     return np.sort(random.choice(evaluator.records, size=wanted, replace=False))
 
 
 def derivative_is_true(
-    evaluator: Evaluator,
+    evaluator: LossEvaluator,
     centre: Float[np.ndarray, " dim"],
     radius: float,
     rows: Int[np.ndarray, " rows"],

@@ -11,6 +11,8 @@ or not,
     |sum w_k g_k| <= |sum w_k r_k| + max_k |b_k| + max_k |e_k| + |w| |(xi_1 .. xi_m)|
 
 and each term on the right is known or bounded with confidence (`concentration`).
+
+One noisy gradient of all records at a public point, through a gate: for certificates.
 """
 
 from __future__ import annotations
@@ -19,33 +21,38 @@ import math
 import os
 from dataclasses import asdict, dataclass, replace
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int, Key, PyTree
 
-from blindstep.drivers.evaluators import Evaluator
-from blindstep.drivers.gradients import release_gradient
-from blindstep.drivers.pytrees import ParameterSpace
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds, Clip
-from blindstep.estimate.estimators import Estimator
+from blindstep.estimate.estimators import Query, ValueEstimator
 from blindstep.estimate.frames import Structured
-from blindstep.insight.certificate import concentration
-from blindstep.insight.certificate.hull import shortest_in_hull
-from blindstep.ledger import sealed_json
+from blindstep.estimate.probing import Probing, probing_of_answers, probing_of_loss
+from blindstep.insight.certificate import search
+from blindstep.insight.certificate.search import shortest_in_hull
+from blindstep.ledger import files
 from blindstep.ledger.account import RunIdentity
 from blindstep.ledger.ledger import Ledger, cohort_of
 from blindstep.ledger.storage import LEDGER
-from blindstep.optimize.delta import check_delta
-from blindstep.optimize.theory import clip_bias, frame_moments
+from blindstep.losses.error_checks import voiding
+from blindstep.losses.evaluators import CompiledLoss, LossEvaluator, PlainLoss
+from blindstep.losses.pytrees import Loss, ParameterSpace
+from blindstep.losses.tasks import Task, Work, perform
+from blindstep.planning.checks import check_delta
+from blindstep.planning.theory import clip_bias, frame_moments
 from blindstep.private.clip import unit_of
-from blindstep.private.gate import Gate
+from blindstep.private.gate import Gate, Memory, Permit
+from blindstep.private.lattice import STD
 from blindstep.private.mechanisms import Independent
 from blindstep.private.noise import fresh_keys, public_stream
 from blindstep.private.schedule import Kind, Schedule
 from blindstep.private.statement import Privacy, Statement, statement
-from blindstep.private.tables.discrete_gaussian import STD
 from blindstep.private.terms import Terms, calibrated
+from blindstep.run.query import points_at
 
 _RELEASES = 12
 # Clip norm in units of the slope: the clipped part is then below 2e-4 of the slope.
@@ -66,7 +73,7 @@ class Payer:
         path = os.path.abspath(self.ledger)
         if os.path.isdir(path):
             path = os.path.join(path, LEDGER)
-        budget = None if self.budget is None else self.budget.rho
+        budget = None if self.budget is None else self.budget.mu
         return Ledger.open(path, cohort=cohort_of(path) or os.path.basename(path), budget=budget)
 
 
@@ -95,7 +102,7 @@ class Measured:
 
 
 def measure(
-    evaluator: Evaluator,
+    evaluator: LossEvaluator,
     space: ParameterSpace,
     centre: Float[np.ndarray, " dim"],
     radius: float,
@@ -109,12 +116,10 @@ def measure(
     dim, records = centre.size, evaluator.records
     check_delta(payer.privacy, records)
     check_delta(payer.budget, records, "budget")
-    estimator, terms, error = prepare(dim, records, smoothing, bounds, payer.privacy.rho, failure)
+    estimator, terms, error = prepare(dim, records, smoothing, bounds, payer.privacy.mu, failure)
     keys = fresh_keys(seed)
     random = np.random.default_rng(np.asarray(jax.random.key_data(keys.public)))
-    spread = concentration.gaussian_combination(
-        1.0, float(terms.noise_std), dim, _RELEASES, failure / 2.0
-    )
+    spread = search.gaussian_combination(1.0, float(terms.noise_std), dim, _RELEASES, failure / 2.0)
     released = np.zeros((0, dim))
     with payer.open() as ledger:
         name = ledger.name_of(keys.noise)
@@ -142,8 +147,8 @@ def measure(
 
 
 def prepare(
-    dim: int, records: int, smoothing: float, bounds: Bounds, rho: float, failure: float
-) -> tuple[Estimator, Terms, float]:
+    dim: int, records: int, smoothing: float, bounds: Bounds, mu: float, failure: float
+) -> tuple[ValueEstimator, Terms, float]:
     """How gradients are estimated, on which terms they are released, and how far off they are.
 
     The last is a bound on bias and direction error of all releases; noise is not in it.
@@ -157,7 +162,7 @@ def prepare(
             "a clip alone does not say how much it clips away, so it bounds nothing: add "
             "Lipschitz(...), as in Lipschitz(1.0) & Clip(2.0)."
         )
-    estimator = Estimator(
+    estimator = ValueEstimator(
         dim=dim,
         directions=dim,
         sampler=Structured(),
@@ -174,20 +179,20 @@ def prepare(
         second_moment = min(second_moment, moments.grad * slope**2)
         bias = 0.0 if longest <= bound else slope * clip_bias(moments, bound / slope)
     schedule = Schedule(records, records, 1, 1, _RELEASES)
-    terms = calibrated(schedule, Independent(1), dim, bound, bound, rho)
+    terms = calibrated(schedule, Independent(1), dim, bound, bound, mu)
     # On a coordinate: a sum is rounded by half a step of the lattice, the noise is a step off a
     # Gaussian's, and a record's clipped vector a unit off.
     step = float(terms.noise_std) / STD
     bias += math.sqrt(dim) * (2.0 * step + float(unit_of(bound, records)))
     # |e - E e| <= 2 bound for each record, whose directions are its own.
-    error = concentration.bernstein(
+    error = search.bernstein(
         second_moment / records, 2.0 * bound / records, failure / (2.0 * _RELEASES)
     )
     return estimator, terms, error + bias
 
 
 def _identity(
-    estimator: Estimator,
+    estimator: ValueEstimator,
     terms: Terms,
     centre: Float[np.ndarray, " dim"],
     radius: float,
@@ -199,7 +204,7 @@ def _identity(
     plan["bounds"] = {k: v for k, v in asdict(estimator.bounds).items() if v != math.inf}
     return RunIdentity(
         run=f"certificate-{os.urandom(6).hex()}",
-        plan=sealed_json.fingerprint(plan),
+        plan=files.fingerprint(plan),
         # A certificate is never resumed, so nobody needs to recognise its data.
         data=os.urandom(32).hex(),
         noise_key=noise_key,
@@ -226,3 +231,83 @@ def _next_point(
         direction = random.standard_normal(centre.size)
     direction = direction / max(float(np.linalg.norm(direction)), 1e-300)
     return centre + (1 - 1e-9) * reach * _REACH[done % 4] * direction
+
+
+# Numbers in the probe points of a loss outside JAX that are held at once.
+_AT_ONCE = 2**21
+
+
+def release_gradient(
+    gate: Gate,
+    estimator: ValueEstimator,
+    evaluator: LossEvaluator,
+    space: ParameterSpace,
+    point: Float[np.ndarray, " dim"],
+    key: Key[Array, ""],
+) -> Float[np.ndarray, " dim"]:
+    """The next release of `gate`: the mean of all records' gradient estimates at `point`, noisy."""
+    query = Query(jnp.asarray(point), jnp.asarray(point), key, Kind.GRAD)
+    if isinstance(evaluator, CompiledLoss):
+        loss, data = evaluator.loss, evaluator.data
+
+        def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
+            return _from_loss(permit, memory, estimator, loss, space, data, query)
+    else:
+        # The rows of the release, in their order: answers belong to places of the batch.
+        answers = _answers(estimator, evaluator, space, query, gate.rows(gate.position))
+
+        def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
+            return _from_answers(permit, memory, estimator, answers, query)
+
+    return np.asarray(gate.through(program))
+
+
+def _answers(
+    estimator: ValueEstimator,
+    evaluator: PlainLoss,
+    space: ParameterSpace,
+    query: Query,
+    rows: Int[np.ndarray, " batch"],
+) -> Float[Array, "batch 2 q"]:
+    """The losses of all rows; what raises or is no finite number makes its record count 0."""
+    work = Work(evaluator.loss, space, vectorized=False, timeout=None)
+    size = max(1, _AT_ONCE // (2 * estimator.directions * estimator.dim))
+    values = []
+    for start in range(0, len(rows), size):
+        some = rows[start : start + size]
+        points = np.asarray(points_at(estimator, query, jnp.arange(start, start + len(some))))
+        records = jax.tree.map(lambda leaf, some=some: leaf[some], evaluator.data)
+        points = points.reshape(len(points), -1, estimator.dim)
+        values.append(perform(Task(work, points, records, len(some))))
+    return jnp.asarray(np.concatenate(values).reshape(len(rows), 2, estimator.directions))
+
+
+@eqx.filter_jit
+def _from_loss(
+    permit: Permit,
+    memory: Memory,
+    estimator: ValueEstimator,
+    loss: Loss,
+    space: ParameterSpace,
+    data: PyTree,
+    query: Query,
+) -> tuple[Memory, Float[Array, " dim"]]:
+    checked = voiding(loss)
+    probing = probing_of_loss(
+        estimator, lambda point, record: checked(space.unflatten(point), record), data
+    )
+    return _release(permit, memory, probing, query)
+
+
+@eqx.filter_jit
+def _from_answers(
+    permit: Permit, memory: Memory, estimator: ValueEstimator, answers: Array, query: Query
+) -> tuple[Memory, Float[Array, " dim"]]:
+    return _release(permit, memory, probing_of_answers(estimator, answers), query)
+
+
+def _release(
+    permit: Permit, memory: Memory, probing: Probing, query: Query
+) -> tuple[Memory, Float[Array, " dim"]]:
+    batch = permit.terms.schedule.batch_of(Kind.GRAD)
+    return permit.release(memory, Kind.GRAD, probing.contributions(query, batch))

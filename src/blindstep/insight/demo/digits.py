@@ -13,12 +13,12 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from blindstep.drivers.compiled import minimize
-from blindstep.drivers.result import Result
 from blindstep.estimate.bounds import Clip
 from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story, rows_of
-from blindstep.optimize.planner import plan
+from blindstep.planning.planner import plan
 from blindstep.private.statement import Privacy
+from blindstep.run.compiled import minimize
+from blindstep.run.result import Result
 
 EPSILONS = (1.0, 3.0, 8.0)
 PASSES = 320

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from blindstep.drivers.result import Result
 from blindstep.private.statement import Privacy
+from blindstep.run.result import Result
 
 # Epsilon of rows without privacy: the same code runs, with little noise. It protects nobody.
 NO_PRIVACY = 80.0

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Int
 
-from blindstep.drivers.optimizer import Optimizer
-from blindstep.drivers.progress import RunProgress
-from blindstep.drivers.result import Result
 from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story, rows_of
-from blindstep.optimize.plan import Plan
-from blindstep.optimize.planner import plan
+from blindstep.planning.plan import Plan
+from blindstep.planning.planner import plan
 from blindstep.private.statement import Privacy
+from blindstep.run.ask_tell import Optimizer
+from blindstep.run.progress import RunProgress
+from blindstep.run.result import Result
 
 WEIGHTS, ITEMS = 20, 10
 USERS = 200_000

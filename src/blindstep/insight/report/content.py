@@ -22,15 +22,15 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from blindstep.drivers.result import Reportable
-from blindstep.drivers.statements import of_plan
 from blindstep.errors import InvalidArgument
 from blindstep.insight.certificate import Certificate
-from blindstep.insight.spending import read_spending, spending_numbers
-from blindstep.ledger import fingerprints, places, plan_file
+from blindstep.insight.tables import read_spending, spending_numbers
+from blindstep.ledger import data_ledger, fingerprints, storage
 from blindstep.ledger.checkpoint import CURRENT, Checkpoint
-from blindstep.optimize.plan import Plan
+from blindstep.planning.plan import Plan
 from blindstep.private.statement import Statement
+from blindstep.run.result import Reportable
+from blindstep.run.step import of_plan
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def of_run_directory(
             "was given as checkpoint=."
         )
     arrays, meta = found
-    plan = _plan(os.path.join(directory, plan_file.PLAN), meta.plan)
+    plan = _plan(os.path.join(directory, storage.PLAN), meta.plan)
     # Drivers save the norms of released gradients beside those of the moves.
     told = arrays.get("saved.told", np.zeros((0, 3))).reshape(-1, 3)
     whole = len(told) // plan.horizon if plan.curve else 0
@@ -122,7 +122,7 @@ def of_run_directory(
         gradient_norm=told[:, 0],
         loss=by_round.mean(axis=1),
         source=f"the run directory {os.path.basename(directory)}",
-        spending=_spending(ledger or places.of_run(directory), plan.delta),
+        spending=_spending(ledger or data_ledger.of_run(directory), plan.delta),
         run=meta.run,
     )
 
@@ -146,7 +146,7 @@ def _parts(params: PyTree) -> dict[str, np.ndarray] | None:
 
 def _plan(path: str, fingerprint: str) -> Plan:
     try:
-        written = plan_file.read(path)
+        written = storage.read(path)
     except (OSError, ValueError) as error:
         raise InvalidArgument(
             f"{path} cannot be read ({error}): delete it and resume the run once, and it is written "

@@ -19,8 +19,8 @@ from blindstep.insight.report.markup import (
     tag,
     tiles,
 )
-from blindstep.optimize.choices import GRADIENT
-from blindstep.optimize.plan import Plan
+from blindstep.planning.choices import GRADIENT
+from blindstep.planning.plan import Plan
 from blindstep.private.statement import (
     PERSON,
     RECORD,
@@ -65,7 +65,7 @@ def header(content: Content) -> Html:
                 (_best_guess(privacy.mu), f"best guess about any {one}; 50% is chance"),
                 (f"{plan.records:,}", f"{many} protected, each on its own"),
                 (
-                    f"{plan.looks + plan.passes:,}",
+                    f"{plan.calibrations + plan.passes:,}",
                     f"times a {one.removeprefix('one ')} answers, at most",
                 ),
             ]

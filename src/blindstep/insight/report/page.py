@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
-from blindstep.drivers.result import Reportable
 from blindstep.errors import InvalidArgument
 from blindstep.insight.certificate import Certificate
 from blindstep.insight.report import guarantee, sections
 from blindstep.insight.report.content import Content, of_result, of_run_directory
 from blindstep.insight.report.markup import text
-from blindstep.ledger import places
+from blindstep.ledger import data_ledger
+from blindstep.run.result import Reportable
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -103,7 +103,7 @@ def render(content: Content) -> str:
 
 def _write(content: Content, path: str | os.PathLike[str]) -> Path:
     target = Path(path)
-    secret = places.secret_directory(target)
+    secret = data_ledger.secret_directory(target)
     if secret is not None:
         raise InvalidArgument(
             f"{target} is in the run directory {secret}, which holds the noise key, and a report is "

@@ -20,7 +20,7 @@ from blindstep.insight.report.markup import (
     table,
     tag,
 )
-from blindstep.optimize.promise import obstacle
+from blindstep.planning.bound import obstacle
 from blindstep.private import accounting
 from blindstep.private.statement import round_up
 

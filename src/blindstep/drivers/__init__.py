@@ -1,1 +1,0 @@
-"""Who evaluates the loss: the compiled driver for JAX-traceable losses."""

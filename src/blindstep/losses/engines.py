@@ -1,0 +1,208 @@
+"""Who does the work: executors and maps of others, and what to do when their workers die.
+
+No scheduler here: tasks go to a `concurrent.futures` executor (processes, loky, Dask, MPI, ...) or
+through a map-like function (a pool's, Ray's). Tasks that were lost with a worker are given out again:
+a pure evaluation may be repeated, only its value enters the step, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.losses.tasks import Task, perform
+
+Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+MakeExecutor = Callable[[], concurrent.futures.Executor]
+# A cancelled task of asyncio's kind is no Exception.
+_Lost = (Exception, asyncio.CancelledError)
+Outcome = np.ndarray | BaseException
+
+# How often tasks are given out before those that are lost are taken apart, record by record.
+_TRIES = 3
+
+
+class EngineLost(BlindstepError):
+    """The workers cannot be reached any more. The step was not released and can be repeated."""
+
+
+class Engine:
+    """A map or an executor, used until every task has its values."""
+
+    def __init__(
+        self,
+        executor: concurrent.futures.Executor | MakeExecutor | None = None,
+        map: Map | None = None,
+    ) -> None:
+        if executor is not None and map is not None:
+            raise InvalidArgument("give an executor or a map, not both.")
+        if not (executor is None or callable(executor) or hasattr(executor, "submit")):
+            raise InvalidArgument(
+                f"executor must be a concurrent.futures executor, or a function that makes one, got "
+                f"{executor!r}: for two processes, give executor=lambda: ProcessPoolExecutor(2)."
+            )
+        if not (map is None or callable(map)):
+            raise InvalidArgument(f"map must be a function like the builtin map, got {map!r}.")
+        self._map = map
+        # A class of executors has `submit` too, but is a function that makes one.
+        ready = hasattr(executor, "submit") and not isinstance(executor, type)
+        self._given: Any = executor if ready else None
+        self._make: Any = None if ready else executor
+        self._made: Any = None
+
+    def perform(self, tasks: Sequence[Task]) -> list[np.ndarray]:
+        """The values of all tasks, in their order. What is lost is tried again, then record by record.
+
+        A record that takes its worker down whenever it is alone counts 0. Whether it was the record
+        or the engine shows in a task without records: where that fails too, `EngineLost` is raised.
+        """
+        results: dict[int, np.ndarray] = {}
+        for _ in range(_TRIES):
+            self._try(tasks, results)
+            if len(results) == len(tasks):
+                break
+            self._renew()
+        for place, task in enumerate(tasks):
+            if place not in results:
+                results[place] = np.concatenate(
+                    [self._alone(task.only(i)) for i in range(task.number)]
+                )
+        return [results[place] for place in range(len(tasks))]
+
+    def check(self, nobody: Task) -> None:
+        """Refuse, before a step is asked for, what the workers say that they can never do.
+
+        A task without a record finds the workers in threads that cannot keep a time limit, and a loss
+        that cannot be loaded there. Workers that do not answer at all are left to `perform`.
+        """
+        for _ in self._outcomes([nobody]):
+            pass
+
+    def close(self) -> None:
+        """Shut down what was made here; an executor that the user gave is the user's."""
+        if self._made is not None:
+            self._made.shutdown(wait=True)
+            self._made = None
+
+    def _try(self, tasks: Sequence[Task], results: dict[int, np.ndarray]) -> None:
+        left = [place for place in range(len(tasks)) if place not in results]
+        for place, outcome in self._outcomes([tasks[place] for place in left]):
+            if isinstance(outcome, np.ndarray):
+                results[left[place]] = outcome
+
+    def _alone(self, task: Task) -> np.ndarray:
+        """One record's values, with nobody else at work that it could take down."""
+        for _ in range(2):
+            ((_, outcome),) = self._outcomes([task])
+            if isinstance(outcome, np.ndarray):
+                return outcome
+            self._renew()
+        ((_, outcome),) = self._outcomes([task.nobody()])
+        if not isinstance(outcome, np.ndarray):
+            raise EngineLost(
+                f"the workers do not answer any more ({type(outcome).__name__}, after {_TRIES} "
+                "tries): the step was not released. Give `executor` as a function that makes a "
+                "new one, such as lambda: get_reusable_executor(max_workers=2), and see that the "
+                "loss can be sent to a worker: open files, locks and connections cannot."
+            ) from None
+        return task.voided()
+
+    def _outcomes(self, tasks: list[Task]) -> Iterator[tuple[int, Outcome]]:
+        """Each task's number with its values, or with the engine's error, in any order."""
+        through_map = self._given is None and self._make is None
+        for place, outcome in (self._through_map if through_map else self._through_executor)(tasks):
+            # Ray hands on what was raised as the cause of an error of its own.
+            reason = getattr(outcome, "cause", None) or outcome
+            if isinstance(reason, InvalidArgument):  # no record has a part in it
+                raise InvalidArgument(str(reason)) from None
+            yield place, outcome
+
+    def _through_map(self, tasks: list[Task]) -> Iterator[tuple[int, Outcome]]:
+        done = 0
+        try:
+            for values in (self._map or map)(perform, tasks):
+                yield done, values
+                done += 1
+        except _Lost as error:
+            yield from ((place, error) for place in range(done, len(tasks)))
+
+    def _through_executor(self, tasks: list[Task]) -> Iterator[tuple[int, Outcome]]:
+        futures: dict[Any, int] = {}
+        for place, task in enumerate(tasks):
+            try:
+                futures[self._executor().submit(perform, task)] = place
+            except _Lost as error:  # broken between two submissions
+                yield place, error
+        # Not concurrent.futures.as_completed: Dask's futures are none of its own.
+        try:
+            for future, place in futures.items():
+                try:
+                    yield place, future.result()
+                except _Lost as error:
+                    yield place, error
+        except BaseException:
+            # Also Ctrl-C. A pool would finish all that waits in it; Dask drops what nobody waits for.
+            if isinstance(self._executor(), ProcessPoolExecutor | ThreadPoolExecutor):
+                for future in futures:
+                    future.cancel()
+            raise
+
+    def _executor(self) -> Any:
+        if self._given is not None:
+            return self._given
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def _renew(self) -> None:
+        """Leave a broken executor behind, if there is a way to make another."""
+        if type(self._given) is ProcessPoolExecutor and self._given._broken:
+            # Broken for good, and of no more use to the user: this one is made after it.
+            self._make, self._given = _twin_of(self._given), None
+        if self._made is not None:
+            self._made.shutdown(wait=False)
+            self._made = None
+
+
+def _twin_of(pool: Any) -> MakeExecutor:
+    """Makes process pools like this one."""
+    return functools.partial(
+        ProcessPoolExecutor,
+        pool._max_workers,
+        pool._mp_context,
+        pool._initializer,
+        pool._initargs,
+        max_tasks_per_child=pool._max_tasks_per_child,
+    )
+
+
+def ray_map(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """A map over Ray tasks, which Ray itself repeats when their worker dies: map=ray_map.
+
+    Needs `ray.init(...)` before, and the extra `blindstep[ray]`. An item whose worker died each time
+    gives Ray's error in place of a value, so that the others keep theirs.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    remote = _ray_function(function)
+    for answer in [remote.remote(item) for item in items]:
+        try:
+            yield ray.get(answer)
+        except RayError as error:
+            yield error
+
+
+@functools.lru_cache(maxsize=8)
+def _ray_function(function: Callable[[Any], Any]) -> Any:
+    """The function as Ray's workers know it; it is sent to them once, not in every step."""
+    import ray
+
+    return ray.remote(max_retries=_TRIES)(function)

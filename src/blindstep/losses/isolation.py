@@ -1,0 +1,215 @@
+"""Evaluations with a time limit: each record in a process of its own that can be killed.
+
+Whoever performs a task (a pool's worker, Dask's, Ray's, or the run itself) keeps one warden for each
+of its threads, a process that runs `cells.py`. The loss goes there once; then, for each record, its
+parameters and the record.
+
+Guarantee: a record's values depend on the record, the points and the loss, and on whether its own
+calls were in time. A warden that dies is replaced and the record in its cell is asked once more,
+alone; if the warden dies again, that record has no values. No neighbour is asked again or voided.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+
+import cloudpickle
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from blindstep.errors import InvalidArgument
+from blindstep.losses import isolation_worker
+from blindstep.losses.pytrees import Loss
+
+# Seconds past all time limits after which a warden that does not answer counts as dead.
+_PATIENCE = 60.0
+
+
+class _WardenLost(Exception):
+    """The warden is dead or does not answer."""
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A loss as bytes, with public examples of what it is given: it goes to any process."""
+
+    content: bytes
+
+
+def seal(loss: Loss, params: PyTree, nobody: PyTree) -> Sealed:
+    """The loss as bytes; `nobody` is the data without a row. Refuses what cannot be sent."""
+    try:
+        return Sealed(cloudpickle.dumps((loss, params, nobody)))
+    except Exception as error:
+        raise InvalidArgument(
+            f"the loss cannot be sent to another process ({type(error).__name__}), and with `timeout` "
+            "each record is evaluated in a process of its own. Open files, locks, connections and "
+            "models on a device inside the loss, not outside of it; or leave `timeout` out."
+        ) from None
+
+
+def check_fork() -> None:
+    """Refuse a time limit where no process can be forked."""
+    if not hasattr(os, "fork"):
+        raise InvalidArgument(
+            f"`timeout` needs processes that can be forked, and {sys.platform} has none: leave "
+            "`timeout` out and let the loss end by itself, or evaluate on Linux."
+        )
+
+
+def ready(loss: Sealed, timeout: float) -> None:
+    """See that this thread has a warden with this loss; raises if the loss cannot be loaded."""
+    check_fork()
+    held: _Warden | None = getattr(_kept, "warden", None)
+    if held is None or not held.serves(loss, timeout):
+        dismiss()
+        _kept.warden = _Warden(loss, timeout)
+
+
+def values_apart(
+    loss: Sealed, timeout: float, points: bytes, record: PyTree, number: int, *, worker: bool
+) -> Float[np.ndarray, " number"]:
+    """One record's values, from a cell of its own; NaN from the first call on that gave none.
+
+    Args:
+        loss: what to evaluate.
+        timeout: seconds for each call.
+        points: what `points_message` made.
+        record: the record, as the loss takes it.
+        number: how many values there are to come.
+        worker: whether this is a worker, where an interrupt is not the user's: the user's own also
+            reaches the run, and ends it there.
+    """
+    missing = np.full(number, np.nan)
+    try:
+        message = cloudpickle.dumps(record)
+    except BaseException:
+        return missing
+    for _ in range(2):
+        ready(loss, timeout)
+        try:
+            return _kept.warden.values(points, message, number)
+        except BaseException as error:
+            dismiss()  # an answer that is still to come must not be taken for another's
+            again = (_WardenLost, KeyboardInterrupt) if worker else _WardenLost
+            if not isinstance(error, again):
+                raise
+    return missing
+
+
+def points_message(points: list[PyTree], rows: int | None) -> bytes:
+    """The parameters of each call of the loss, as `values_apart` takes them.
+
+    Args:
+        points: the parameters of one call each.
+        rows: how many values a call of a vectorised loss gives; None for one number.
+    """
+    return cloudpickle.dumps((points, rows))
+
+
+def dismiss() -> None:
+    """End this thread's warden, if it has one."""
+    held: _Warden | None = getattr(_kept, "warden", None)
+    if held is not None:
+        _kept.warden = None
+        held.end()
+
+
+class _Warden:
+    """The near end of a warden: a process, two pipes, one question at a time."""
+
+    def __init__(self, loss: Sealed, timeout: float) -> None:
+        self._loss, self._timeout, self._points = loss, timeout, b""
+        # By path, and without its folder on the search path: nothing of this package is imported.
+        # A session of its own keeps the terminal's Ctrl-C away.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", isolation_worker.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+        )
+        self._owner = os.getpid()
+        self.end = weakref.finalize(self, _end, self._process, self._owner)
+        try:
+            # The loss may import what takes long; how long does not depend on a record.
+            self._send(b"L", pickle.dumps((sys.path, timeout, loss.content)))
+            length = isolation_worker.HEADER.unpack(
+                self._receive(isolation_worker.HEADER.size, None)
+            )[1]
+            said = self._receive(length, None).decode()
+        except _WardenLost:
+            said = "the process died"
+        if said:
+            self.end()
+            raise InvalidArgument(
+                f"the loss cannot be loaded in a fresh process ({said}): define it in a module that "
+                "the workers can import, or inside a function, and let it open what it needs itself."
+            )
+
+    def serves(self, loss: Sealed, timeout: float) -> bool:
+        """Whether this warden has that loss, and is not that of the process this one forked from."""
+        if (self._owner, self._timeout) != (os.getpid(), timeout) or loss != self._loss:
+            return False
+        self._loss = loss  # every task brings its own copy; the same object is compared in no time
+        return True
+
+    def values(self, points: bytes, record: bytes, number: int) -> Float[np.ndarray, " number"]:
+        """Ask for one record's values."""
+        if points is not self._points:
+            self._send(b"P", points)
+            self._points = points
+        self._send(b"R", record)
+        patience = number * self._timeout + _PATIENCE
+        return np.frombuffer(self._receive(8 * number, patience), dtype="<f8").astype(np.float64)
+
+    def _send(self, kind: bytes, content: bytes) -> None:
+        assert self._process.stdin is not None
+        left = memoryview(isolation_worker.HEADER.pack(kind, len(content)) + content)
+        try:
+            while left:
+                left = left[self._process.stdin.write(left) or 0 :]
+        except OSError:
+            raise _WardenLost from None
+
+    def _receive(self, length: int, patience: float | None) -> bytes:
+        assert self._process.stdout is not None
+        waiting, parts = select.poll(), bytearray()
+        waiting.register(self._process.stdout, select.POLLIN)
+        until = None if patience is None else time.monotonic() + patience
+        while len(parts) < length:
+            left = None if until is None else 1000 * max(0.0, until - time.monotonic())
+            if not waiting.poll(left):
+                raise _WardenLost
+            some = self._process.stdout.read(length - len(parts))
+            if not some:
+                raise _WardenLost
+            parts += some
+        return bytes(parts)
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    """End a warden: it ends by itself, with its cell, when its input does."""
+    if os.getpid() != owner:
+        return  # a forked copy of the owner; the warden is not its own
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    try:
+        process.wait(2 * isolation_worker._PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()
+
+
+_kept = threading.local()

@@ -1,0 +1,214 @@
+"""People with several rows: one person is one record, whatever the number of rows.
+
+Rows are grouped by an identifier, before anything else sees them. What a driver then takes for a record
+is a person: at most `rows` of their rows, and how many of these slots count (`person_losses`). Gate,
+schedule and accounting need not know: they protect a record, so they protect a person.
+
+*Neighbours* are two tables with the same identifiers in which one person's rows are replaced by any
+other rows, in any number from 1 on, anywhere in the table. For the guarantee of one record, every other
+person's record and place must stay as they are:
+
+- People are ordered by identifier, not by first appearance, which somebody's rows could change. Who
+  takes part is public here: a newcomer takes the place, and the identifier, of somebody who left.
+- Which rows of a person are used is a fixed public function of the person's place, and of each row's
+  place among their own rows. It is no function of other people's rows, and the same when a run is
+  resumed. (The public key of a run would serve as well, but it is made after the data were read.)
+- Everybody has `rows` slots. As many as somebody needs would let one person set the shapes of the
+  program, and so the last bits of everybody's values.
+
+The objective is the mean over people of each one's mean loss: somebody with many rows weighs no more.
+
+Rows are copied into slots, and not looked up by number when they are needed. Workers get the rows of
+their people and no others; fingerprints, meshes and the sizes of chunks read the data as they are. It
+takes people x rows of memory, as evaluating them takes people x rows calls of the loss.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jaxtyping import Array, Float, Int, PyTree
+
+from blindstep.errors import InvalidArgument, count
+from blindstep.losses import mesh
+from blindstep.losses.error_checks import voiding
+from blindstep.losses.portable import PersonLoss, VectorizedPersonLoss
+from blindstep.losses.pytrees import Loss, check_loss, count_records
+from blindstep.private.accounting import PERSON, RECORD
+
+# Averaging k rows of a person divides the variance within the person by k: 8 leave an eighth of it, and
+# every further slot costs as many evaluations as each of the first. A constant, since a number that was
+# taken from the data would be a release.
+ROWS = 8
+
+
+class Grouped(NamedTuple):
+    """Which rows of the table each person's slots hold, people in the order of their identifiers."""
+
+    row: Int[np.ndarray, "people rows"]  # row numbers; from `used` on, the first one again
+    used: Int[np.ndarray, " people"]  # how many slots count, at least 1
+
+
+class _CompiledPersonLoss(eqx.Module):
+    """`person_losses.PersonLoss` for a JAX function; slots are the leading axis of each leaf.
+
+    A module, so that JAX sees through it: people with the same loss share a compiled program.
+    """
+
+    loss: Loss
+
+    def __call__(self, params: PyTree, person: tuple[PyTree, Int[Array, ""]]) -> Float[Array, ""]:
+        slots, used = person
+        # Each row has checks of its own: one that fails in a slot that does not count voids nobody.
+        values = jax.vmap(voiding(self.loss), in_axes=(None, 0))(params, slots)
+        counts = jnp.arange(len(values)) < used
+        return jnp.sum(jnp.where(counts, values, 0)) / used
+
+
+def by_person(
+    loss: Loss, params: PyTree, data: PyTree, people: Any, rows: int | None
+) -> tuple[Loss, PyTree, str]:
+    """Loss and data of people for the compiled driver, and the unit that is protected.
+
+    Without `people` they are what was given, and the unit is a record.
+    """
+    if people is None:
+        return loss, data, unit_of_rows(rows)
+    with jax.enable_x64(True):
+        count_records(data)
+        check_loss(
+            loss, params, data
+        )  # of one row: what is said about shapes is about the user's own
+    rows = slots_of(rows)
+    index, used = grouped(people, count_records(data), rows)
+    slots = jax.tree.map(lambda leaf: _taken(leaf, index), data)
+    shard = next((leaf.sharding for leaf in jax.tree.leaves(slots) if _is_sharded(leaf)), None)
+    counts = used if shard is None else jax.device_put(used, shard)
+    return _CompiledPersonLoss(loss), (slots, counts), unit_of_people(rows)
+
+
+def by_person_on_host(
+    loss: Loss, data: PyTree, people: Any, rows: int | None, vectorized: bool
+) -> tuple[Loss, PyTree, str]:
+    """The same for the host driver: a slot is a tree of rows, as the user's function takes them."""
+    if people is None:
+        return loss, data, unit_of_rows(rows)
+    rows = slots_of(rows)
+    index, used = grouped(people, count_records(data), rows)
+    data = jax.tree.map(np.asarray, data)
+    slots = tuple(
+        jax.tree.map(lambda leaf, own=own: leaf[own], data) for own in np.ascontiguousarray(index.T)
+    )
+    mean = VectorizedPersonLoss(loss) if vectorized else PersonLoss(loss)
+    return mean, (slots, used), unit_of_people(rows)
+
+
+def count_people(people: Any, number: int) -> int:
+    """How many people a table of `number` rows is about: the public number of records."""
+    return int(_places(people, number).max()) + 1
+
+
+def grouped(people: Any, number: int, rows: int) -> Grouped:
+    """The slots of each person in a table of `number` rows.
+
+    Guarantee: given the identifiers, a person's slots are a function of how many rows this person
+    has and where they are. With more than `rows`, each set of `rows` of them is as likely as any
+    other, for a hash that is as good as random; it differs between people, so that a question which
+    stands at the same place for everybody is not the only one that is asked.
+    """
+    person = _places(people, number)
+    totals = np.bincount(person)
+    starts = np.cumsum(totals) - totals
+    own = np.argsort(person, kind="stable")  # person by person, in the order of the table
+    among = np.arange(number) - np.repeat(starts, totals)
+    chosen = own[np.lexsort((_hash(person[own], among), person[own]))]
+    used = np.minimum(totals, rows)
+    slot = np.where(np.arange(rows) < used[:, None], np.arange(rows), 0)
+    return Grouped(chosen[starts[:, None] + slot], used.astype(np.int32))
+
+
+def _places(people: Any, number: int) -> Int[np.ndarray, " number"]:
+    """Each row's person, as the place of the identifier among all of them in order."""
+    identifiers = np.asarray(people)
+    if identifiers.shape != (number,):
+        raise InvalidArgument(
+            f"people has shape {identifiers.shape}, but there are {number} rows: give one identifier "
+            "for each row."
+        )
+    kind = identifiers.dtype.kind
+    if kind == "T":  # NumPy's own text of any length
+        identifiers, kind = identifiers.astype(object), "O"
+    if kind == "O":
+        if all(isinstance(each, str) for each in identifiers):
+            identifiers, kind = identifiers.astype(str), "U"
+        elif all(isinstance(each, Integral) and not isinstance(each, bool) for each in identifiers):
+            kind = "i"
+    elif kind == "f" and np.all(np.isfinite(identifiers)):
+        kind = "i" if np.all(identifiers == np.rint(identifiers)) else "f"
+    if kind not in "iuSU" or (kind in "SU" and np.any(np.char.str_len(identifiers) == 0)):
+        # Which row it is would be somebody's affair.
+        raise InvalidArgument(
+            f"people (dtype {np.asarray(people).dtype}) must be whole numbers, or text that is not "
+            "empty, all of one kind and none missing. Rows whose person is unknown belong to nobody: "
+            "leave them out; a common name for them would make them one person."
+        )
+    return np.unique(identifiers, return_inverse=True)[1].reshape(-1)
+
+
+def _hash(person: Int[np.ndarray, " number"], among: Int[np.ndarray, " number"]) -> np.ndarray:
+    """64 bits for each pair, no two alike: the mixing function of SplitMix64, which is public."""
+    mixed = person.astype(np.uint64) << np.uint64(32) | among.astype(np.uint64)
+    mixed = (mixed + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _taken(leaf: Any, index: Int[np.ndarray, "people rows"]) -> Any:
+    """The rows of a leaf in their slots; spread over the devices that the leaf is spread over."""
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        raise InvalidArgument(
+            f"data are spread over {jax.process_count()} processes, and rows are grouped by person in "
+            "one: make one record of each person before you spread them, and leave `people` out."
+        )
+    slots, sharding = np.asarray(leaf)[index], mesh.over_records(leaf)
+    if sharding is None:
+        return slots
+    devices = mesh.place(leaf).sharding.mesh
+    try:
+        return jax.device_put(slots, NamedSharding(devices, sharding.spec))
+    except ValueError:
+        raise InvalidArgument(
+            f"{len(index)} people cannot be spread evenly over {devices.size} devices: leave some out, "
+            "or give data on one device."
+        ) from None
+
+
+def _is_sharded(leaf: Any) -> bool:
+    return mesh.over_records(leaf) is not None
+
+
+def slots_of(rows: int | None) -> int:
+    """How many rows of a person are used at most."""
+    return ROWS if rows is None else count("rows", rows)
+
+
+def unit_of_rows(rows: int | None) -> str:
+    """What is protected where each row is a record of its own."""
+    if rows is not None:
+        raise InvalidArgument(
+            f"rows = {rows!r} is how many rows of a person are used: give people=, an identifier for "
+            "each row, too, or leave it out."
+        )
+    return RECORD
+
+
+def unit_of_people(rows: int) -> str:
+    """What is protected where a person has several rows."""
+    return f"{PERSON} (all rows of one identifier are one record, at most {rows} of them used)"

@@ -1,0 +1,270 @@
+"""The loss is tried on made-up records before anything is charged.
+
+A loss that fails for everybody counts 0 for everybody, and its run is noise that was paid for. Nobody
+could be told during the run: what a loss does with a record is the record's secret. So it is tried
+first, at the start parameters, on records that are made up.
+
+Guarantee: of the data only names, shapes and dtypes enter, which are public; no value is read.
+
+Whether a loss has gradients, found out before anything is charged.
+
+JAX may not know how to differentiate a loss (whole numbers, callbacks, loops of unknown length). Or it
+does, and the gradient says nothing: that of a staircase (a 0/1 loss, an accuracy, ranks) is 0 wherever
+it exists. A run on either would be noise that was paid for.
+
+Guarantee: of the data only names, shapes and dtypes enter; no value is read.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from blindstep.errors import InvalidArgument, LossNotFinite
+from blindstep.losses import isolation
+from blindstep.losses.error_checks import voiding
+from blindstep.losses.portable import Outcome, Telling, outcome, told, words
+from blindstep.losses.pytrees import Loss, ParameterSpace
+from blindstep.losses.silence import interrupt, silence
+
+# Zeros, ones, random shares in 0 .. 1, random normal numbers.
+_NUMBER = 4
+# Rows of a vectorised call: two show whether there is one number for each.
+_ROWS = 2
+
+
+def made_up(data: PyTree, number: int = _NUMBER) -> PyTree:
+    """So many records with the structure, shapes and dtypes of `data`, and with nothing else of it.
+
+    The first is all 0 (False, empty text), the second all 1 (True, "a"), the third holds numbers
+    between 0 and 1 and the others normal ones, from fixed seeds; whole numbers are 0 or 1.
+    """
+    leaves, structure = jax.tree.flatten(data)
+    rows = [_rows(leaf, number, np.random.default_rng(place)) for place, leaf in enumerate(leaves)]
+    return jax.tree.unflatten(structure, rows)
+
+
+def _rows(leaf: Any, number: int, random: np.random.Generator) -> np.ndarray:
+    shape, dtype = (number, *leaf.shape[1:]), np.dtype(leaf.dtype)
+    numbers = random.normal(size=shape)
+    numbers[2:3] = random.uniform(size=numbers[2:3].shape)
+    numbers[0:1], numbers[1:2] = 0.0, 1.0
+    if dtype.kind in "fc" or jnp.issubdtype(dtype, jnp.floating):
+        return numbers.astype(dtype)
+    if dtype.kind in "biu":
+        return (numbers > 0.5).astype(dtype)
+    if dtype.kind in "Mm":
+        return (numbers > 0.5).astype(np.int64).astype(dtype)
+    if dtype.kind in "USO":
+        texts = np.where(numbers > 0.5, "a", "")
+        return texts.astype(object if dtype.kind == "O" else dtype.kind)
+    return np.zeros(shape, dtype)
+
+
+def rehearse(
+    loss: Loss,
+    params: PyTree,
+    data: PyTree,
+    *,
+    vectorized: bool = False,
+    timeout: float | None = None,
+) -> None:
+    """Try a Python loss on made-up records, as the host driver calls it.
+
+    Args:
+        loss: the user's function.
+        params: the start parameters.
+        data: the records, of which names, shapes and dtypes are looked at.
+        vectorized: whether the loss takes rows of parameters and of records.
+        timeout: seconds for one call, which is then made in a process of its own.
+
+    Raises:
+        InvalidArgument: no made-up record got a real number, with what the loss said to the first.
+            A loss that gives numbers, none of them finite, is a warning (`LossNotFinite`).
+    """
+    space, rows = ParameterSpace.of(params), _ROWS if vectorized else None
+    flat = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(params)]
+    start, records = np.concatenate(flat), made_up(data)
+    points = start if rows is None else np.tile(start, (rows, 1))
+
+    def attempt(place: int) -> Outcome:
+        one = [place] * rows if rows else place
+        record = jax.tree.map(lambda leaf: leaf[one], records)
+        if timeout is None:
+            return _here(loss, space.unflatten(points), record, rows)
+        return _apart(loss, space.unflatten(points), record, rows, timeout)
+
+    _judge(attempt, data)
+
+
+def rehearse_compiled(
+    loss: Loss, params: PyTree, data: PyTree, *, differentiated: bool = False
+) -> None:
+    """Try a loss that JAX can trace on made-up records, compiled and in 64-bit mode.
+
+    `check_loss` has seen already that it gives one real number, and `check_gradient`, if it will be
+    `differentiated`, that it has a gradient. What is left: a callback that raises for every made-up
+    record, or a gradient that sees nothing of the loss (InvalidArgument), and values or gradients that
+    are never finite (`LossNotFinite`).
+    """
+    records, value = made_up(data), _with_gradient if differentiated else _value
+
+    def attempt(place: int) -> Outcome:
+        record = jax.tree.map(lambda leaf: leaf[place], records)
+        return _here(lambda *given: np.asarray(value(loss, *given)), params, record, None)
+
+    what = "the loss or its gradient" if differentiated else "the loss"
+    if _judge(attempt, data, what) and differentiated:
+        refuse_staircase(loss, params, records)
+
+
+@eqx.filter_jit
+def _value(loss: Loss, params: PyTree, record: PyTree) -> Any:
+    return voiding(loss)(params, record)
+
+
+@eqx.filter_jit
+def _with_gradient(loss: Loss, params: PyTree, record: PyTree) -> Any:
+    """The value; not finite where the gradient is not."""
+    value, gradient = jax.value_and_grad(voiding(loss))(params, record)
+    return value + sum(0.0 * jnp.sum(leaf) for leaf in jax.tree.leaves(gradient))
+
+
+def _here(loss: Loss, params: PyTree, record: PyTree, rows: int | None) -> Outcome:
+    """One call in this process, silent as in the run. The user's own Ctrl-C goes on."""
+    with silence(worker=False), interrupt.watched(here=True), np.errstate(all="ignore"):
+        return outcome(loss, params, record, rows)
+
+
+def _apart(loss: Loss, params: PyTree, record: PyTree, rows: int | None, timeout: float) -> Outcome:
+    """One call in a cell, within the time limit."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "outcome.json")
+        sealed = isolation.seal(Telling(loss, path, rows), params, record)
+        message = isolation.points_message([params], None)
+        isolation.values_apart(sealed, timeout, message, record, 1, worker=False)
+        return told(path, f"takes longer than timeout={timeout:g} seconds, or ends its process")
+
+
+def _judge(attempt: Callable[[int], Outcome], data: PyTree, what: str = "the loss") -> bool:
+    """Refuse a loss that never gave a number; warn of one that never gave a finite one: `what`.
+
+    Gives whether it gave one.
+    """
+    outcomes: list[Outcome] = []
+    for place in range(_NUMBER):
+        outcomes.append(attempt(place))
+        if outcomes[-1].finite:  # a loss may fail for some records
+            return True
+    switch = (
+        "If the loss is right, and made-up values are what it cannot take, try it on a record that you "
+        "make up yourself, and give rehearse=False."
+    )
+    if not any(each.number for each in outcomes):
+        raise InvalidArgument(
+            f"the loss {outcomes[0].said}. That was on a made-up record of zeros, which is "
+            f"{_shapes(data)}; with ones and random numbers it gave no number either, and each record "
+            f"would count 0. Nothing was spent. Correct the loss. {switch}"
+        )
+    warnings.warn(
+        f"{what} is not finite at the start parameters, for any of {_NUMBER} made-up records (zeros, "
+        f"ones, random numbers), and a record for which {what} is not finite counts 0. Look for a "
+        f"division by 0, or the logarithm or the root of 0, or start elsewhere. {switch}",
+        LossNotFinite,
+        stacklevel=1,
+    )
+    return False
+
+
+def _shapes(data: PyTree) -> str:
+    """What one record is made of: `{'age': float64[], 'name': text}`. How long texts are stays out."""
+
+    def shape(leaf: Any) -> str:
+        kind = np.dtype(leaf.dtype).kind
+        name = {"U": "text", "S": "bytes", "O": "objects"}.get(kind, str(leaf.dtype))
+        return f"{name}{list(leaf.shape[1:])}"
+
+    return str(jax.tree.map(shape, data)).replace("'", "")
+
+
+# How far from the start a staircase is looked for, in units of a parameter's size (at least 1). At the
+# start alone a smooth loss may be flat as well: at a saddle, where a network's weights are all 0.
+_AWAY = (0.0, 0.01, 0.3, 1.0, 10.0)
+_REMEDY = "Nothing was spent. Leave out estimate='gradient': values of the loss are enough."
+
+
+def check_gradient(loss: Loss, params: PyTree, data: PyTree) -> None:
+    """Trace the gradient on shapes alone; it must exist, and do nothing but compute.
+
+    What a gradient prints or calls back with (in a `jax.custom_vjp`) would pass by the noise.
+    """
+    record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
+    shaped = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.asarray(leaf).dtype), params
+    )
+    try:
+        traced = jax.make_jaxpr(jax.grad(voiding(loss)))(shaped, record)
+    except Exception as error:
+        raise InvalidArgument(
+            f"JAX cannot differentiate the loss: this raises {words(error)}. {_REMEDY}"
+        ) from error
+    if traced.effects:
+        raise InvalidArgument(
+            "the gradient of the loss prints, calls back or checks while the program runs "
+            "(jax.debug.print, io_callback, checkify.check), and what it says of a record would pass "
+            f"by the noise. Take that out. {_REMEDY}"
+        )
+
+
+def refuse_staircase(loss: Loss, params: PyTree, records: PyTree) -> None:
+    """Raise if losses of made-up `records` change, and their gradients are 0 wherever we look."""
+    space = ParameterSpace.of(params)
+    start = np.asarray(space.flatten(params))
+    size = max(1.0, math.sqrt(float(np.mean(start**2))))
+    moves = np.random.default_rng(0).normal(size=(len(_AWAY), space.dim))
+    points = start + size * np.asarray(_AWAY)[:, None] * moves
+    try:
+        values, slopes = map(np.asarray, _looked(loss, space, points, records))
+    except jax.errors.JaxRuntimeError:  # a callback fails for one of them, as it may
+        return
+    finite = np.isfinite(values) & np.isfinite(slopes)
+    lowest = np.min(np.where(finite, values, np.inf), axis=0)
+    highest = np.max(np.where(finite, values, -np.inf), axis=0)
+    if np.any(lowest < highest) and not np.any(slopes[finite]):
+        raise InvalidArgument(
+            "the loss changes with the parameters, but its gradient is 0: so it was on made-up "
+            f"records, at the start and at {len(_AWAY) - 1} points around it. That is a loss of steps, "
+            "as of right and wrong answers or of ranks, and a gradient sees none of them. "
+            f"{_REMEDY} (If made-up records are the reason, give rehearse=False.)"
+        )
+
+
+@eqx.filter_jit
+def _looked(
+    loss: Loss,
+    space: ParameterSpace,
+    points: Float[Array | np.ndarray, "points dim"],
+    records: PyTree,
+) -> tuple[Float[Array, "points records"], Float[Array, "points records"]]:
+    """At each point, the loss of each record and the largest part of its gradient."""
+    checked = voiding(loss)
+
+    def at(point: Float[Array, " dim"], record: PyTree) -> Any:
+        return checked(space.unflatten(point), record)
+
+    def one(point: Float[Array, " dim"], record: PyTree) -> tuple[Array, Array]:
+        value, slopes = jax.value_and_grad(at)(point, record)
+        return value, jnp.max(jnp.abs(slopes))
+
+    of_all = jax.vmap(one, in_axes=(None, 0))
+    return jax.lax.map(lambda point: of_all(point, records), jnp.asarray(points))

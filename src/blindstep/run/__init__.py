@@ -1,0 +1,1 @@
+"""Runs: one loop, whoever evaluates the loss; and what a run gives back."""

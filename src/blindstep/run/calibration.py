@@ -1,0 +1,229 @@
+"""The looks of a run that finds its own scales: before its first step, through a gate of their own.
+
+Looks are a run of their own for the ledger, with their own noise key, in the folder `scales` of the run
+directory. After a crash they go on like any other run: releases that may have been seen come out bit
+for bit the same.
+
+A loss in natural units, so that one plan fits every problem.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from blindstep.errors import InvalidArgument
+from blindstep.estimate.calibration import CalibrationQuery
+from blindstep.estimate.scales import ScaleFinder, Scales, along
+from blindstep.ledger.fingerprints import Fingerprints
+from blindstep.ledger.session import Session
+from blindstep.ledger.storage import Storage, require_room
+from blindstep.losses.error_checks import voiding
+from blindstep.losses.pytrees import Loss, ParameterSpace
+from blindstep.planning.plan import Plan
+from blindstep.private.gate import Contributions, Gate, Memory, Permit
+from blindstep.private.schedule import Kind
+from blindstep.processes.jax_group import ProcessGroup
+from blindstep.run.step import records_of
+
+Points = Float[np.ndarray, "evaluations dim"]
+Answers = Float[np.ndarray, "batch evaluations"]
+# Where a look evaluates, in the form that its driver uses.
+Where = TypeVar("Where")
+# The folder of the run directory in which looks are kept.
+CALIBRATION = "scales"
+# Losses, or entries of vectors, held at once: 2^20 float64 are 8 MiB.
+_AT_ONCE = 2**20
+
+
+def open_calibration(
+    plan: Plan,
+    storage: Storage,
+    known: Callable[[], Fingerprints],
+    seed: int | None,
+    unit: str,
+    group: ProcessGroup | None = None,
+) -> Session:
+    """The session of a plan's looks; refused where looks and steps together break the budget."""
+    assert plan.calibration_terms is not None
+    require_room(storage, plan.mu, group)
+    start = jnp.zeros((plan.calibrations, plan.calibration.size))
+    run = (plan.calibration_terms, plan.to_dict(), start, storage.part(CALIBRATION), known)
+    return Session(*run, seed=second_seed(seed), unit=unit, group=group)
+
+
+def second_seed(seed: object) -> int | None:
+    """Another seed for a second gate of one call: two gates must not draw the same noise."""
+    if seed is None:
+        return None
+    return int.from_bytes(hashlib.sha256(f"blindstep looks {seed}".encode()).digest()[:16], "big")
+
+
+def scales_from(
+    plan: Plan,
+    session: Session,
+    origin: Float[np.ndarray, " dim"],
+    release: Callable[[Points, float], Float[np.ndarray, " size"]],
+) -> Scales:
+    """Take the looks that are still to come, and read all of them.
+
+    `release` evaluates a look at these points and sends it through the session's gate.
+    """
+    calibration, noise = plan.calibration, float(session.gate.terms.noise_std)
+    finder = ScaleFinder(calibration, float(np.linalg.norm(origin)), noise)
+
+    def points(number: int) -> Points:
+        return origin + along(finder.axes, calibration.offsets(finder.distance, seed=number))
+
+    run_calibration(plan, session, finder, points, release)
+    return finder.scales(origin)
+
+
+def run_calibration(
+    plan: Plan,
+    session: Session,
+    finder: ScaleFinder,
+    points: Callable[[int], Where],
+    release: Callable[[Where, float], Float[np.ndarray, " size"]],
+) -> None:
+    """Take the looks that are still to come, and let the finder read all of them.
+
+    `points` says where the look of a number evaluates: in whatever form `release` takes it.
+    """
+    released = np.array(session.state)
+    for number in range(plan.calibrations):
+        if number >= session.position:
+            released[number] = release(points(number), finder.distance)
+            with jax.enable_x64(True):
+                session.after(jnp.asarray(released), session.gate.position, dict)
+        finder.take(released[number])
+
+
+def calibrate_on_loss(
+    gate: Gate, loss: Loss, space: ParameterSpace, data: PyTree, plan: Plan
+) -> Callable[[Points, float], Float[np.ndarray, " size"]]:
+    """Looks at a loss that JAX can trace."""
+
+    def release(points: Points, distance: float) -> Float[np.ndarray, " size"]:
+        def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
+            permit, records = records_of(permit, data)
+            at = (jnp.asarray(points), jnp.asarray(distance))
+            return _release(permit, memory, plan.calibration, loss, space, records, *at)
+
+        return np.asarray(gate.through(program))
+
+    return release
+
+
+@eqx.filter_jit
+def _release(
+    permit: Permit,
+    memory: Memory,
+    calibration: CalibrationQuery,
+    loss: Loss,
+    space: ParameterSpace,
+    data: PyTree,
+    points: Float[Array, "evaluations dim"],
+    distance: Any,
+) -> tuple[Memory, Float[Array, " size"]]:
+    checked = voiding(loss)
+
+    def values(record: PyTree) -> Float[Array, " evaluations"]:
+        return jax.vmap(lambda point: checked(space.unflatten(point), record))(points)
+
+    def of(rows: Int[Array, " some"], _: Any) -> Float[Array, "some size"]:
+        records = jax.tree.map(lambda leaf: leaf[rows], data)
+        return calibration.vector(jax.vmap(values)(records), distance)
+
+    together = _together(
+        permit.terms.schedule.first_batch, calibration.evaluations, calibration.size
+    )
+    return permit.release(memory, Kind.GRAD, Contributions(together, of))
+
+
+def calibrate_on_answers(
+    session: Session, plan: Plan, answer: Callable[[Where, Int[np.ndarray, " batch"]], Answers]
+) -> Callable[[Where, float], Float[np.ndarray, " size"]]:
+    """Looks at values that come from elsewhere: saved before they are released, and used again."""
+
+    def release(points: Where, distance: float) -> Float[np.ndarray, " size"]:
+        gate = session.gate
+        if "answers" in session.saved and int(session.saved["step"]) == gate.position:
+            answers = session.saved["answers"]
+        else:
+            answers = answer(points, gate.rows(gate.position))
+            kept = {"answers": answers, "step": np.asarray(gate.position)}
+            session.save(session.state, kept)
+
+        def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
+            given = (jnp.asarray(answers), jnp.asarray(distance))
+            return _release_answers(permit, memory, plan.calibration, *given)
+
+        return np.asarray(gate.through(program, answers=answers.ravel()))
+
+    return release
+
+
+@eqx.filter_jit
+def _release_answers(
+    permit: Permit,
+    memory: Memory,
+    calibration: CalibrationQuery,
+    answers: Float[Array, "batch evaluations"],
+    distance: Any,
+) -> tuple[Memory, Float[Array, " size"]]:
+    return release_of_answers(
+        permit, memory, answers, lambda own: calibration.vector(own, distance)
+    )
+
+
+def release_of_answers(
+    permit: Permit,
+    memory: Memory,
+    answers: Float[Array, "batch *each"],
+    vector: Callable[[Float[Array, "some *each"]], Float[Array, "some size"]],
+) -> tuple[Memory, Float[Array, " size"]]:
+    """A release from answers, one row for each record of the batch, in its order.
+
+    Guarantee: as many answers as the batch has records, or nothing is released. JAX would take the last
+    row for every place past the end, and one record would count many times.
+    """
+    batch = permit.terms.schedule.first_batch
+    if len(answers) != batch:
+        raise InvalidArgument(f"{len(answers)} answers for a batch of {batch} records: give all.")
+    together = _together(batch, answers[0].size, permit.terms.size)
+    contributions = Contributions(together, lambda _, places: vector(answers[places]))
+    return permit.release(memory, Kind.GRAD, contributions)
+
+
+def _together(batch: int, evaluations: int, size: int) -> int:
+    """How many records of a batch are held at once, each with so many values and entries."""
+    return max(1, min(batch, _AT_ONCE // max(evaluations, size)))
+
+
+class ScaledLoss(eqx.Module):
+    """The loss of natural coordinates v: loss(origin + A v) / unit.
+
+    Its arrays are traced, so that runs with other scales share a compiled program.
+    """
+
+    loss: Any
+    space: ParameterSpace = eqx.field(static=True)
+    scales: Scales
+
+    def __call__(self, natural: Float[Array, " dim"], record: PyTree) -> Any:
+        """The loss of one record."""
+        value = self.loss(self.space.unflatten(self.scales.place(natural)), record)
+        return value / self.scales.unit
+
+
+def scaled_start(space: ParameterSpace) -> Float[np.ndarray, " dim"]:
+    """The start in natural coordinates: 0, in the precision of the user's parameters."""
+    return np.zeros(space.dim, np.result_type(np.float32, *space.dtypes))

@@ -1,0 +1,384 @@
+"""The compiled driver: losses that JAX can trace, a whole round as one compiled program."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jaxtyping import Array, Float, Int, Key, PyTree
+from numpy.typing import ArrayLike
+
+from blindstep.errors import answers_typos
+from blindstep.estimate.bounds import Bounds
+from blindstep.estimate.gradients import vectors_of_loss
+from blindstep.estimate.scales import Scales
+from blindstep.estimate.vectors import Vectors
+from blindstep.ledger import fingerprints
+from blindstep.ledger.session import Session
+from blindstep.ledger.storage import Storage
+from blindstep.losses import mesh, rehearsal
+from blindstep.losses.data_frames import arrays_of
+from blindstep.losses.error_checks import telling_failures, voiding
+from blindstep.losses.people import by_person
+from blindstep.losses.pytrees import Loss, ParameterSpace, check_loss, count_records, on_disk
+from blindstep.optimize.machine import Machine, State, StepInfo
+from blindstep.planning.choices import GRADIENT
+from blindstep.planning.plan import Plan
+from blindstep.private.gate import Memory, Permit
+from blindstep.private.schedule import Kind
+from blindstep.private.statement import Privacy
+from blindstep.processes.jax_group import ProcessGroup
+from blindstep.run import planned
+from blindstep.run.calibration import (
+    ScaledLoss,
+    calibrate_on_loss,
+    open_calibration,
+    scaled_start,
+    scales_from,
+)
+from blindstep.run.planned import plan_for
+from blindstep.run.progress import RunProgress, ends_in_one_line
+from blindstep.run.result import Result, finished
+from blindstep.run.step import records_of, take_step, traced
+
+Carry = tuple[Memory, State]
+# Evaluations beside which calling the program, and an entry in the ledger, take little time.
+_WORTH_A_CALL = 2**20
+
+
+@answers_typos
+@ends_in_one_line
+def minimize(
+    loss: Loss,
+    params: PyTree,
+    data: PyTree,
+    *,
+    people: ArrayLike | None = None,
+    rows: int | None = None,
+    privacy: Privacy | None = None,
+    radius: float | None = None,
+    plan: Plan | None = None,
+    preset: str | None = None,
+    lipschitz: float | None = None,
+    gap: float | None = None,
+    bounds: Bounds | None = None,
+    oracle: str | None = None,
+    horizon: int | None = None,
+    period: int | None = None,
+    rounds: int | None = None,
+    passes: int | None = None,
+    first_batch: int | None = None,
+    diff_batch: int | None = None,
+    directions: int | None = None,
+    evaluations: int | None = None,
+    mechanism: str | None = None,
+    sampler: str | None = None,
+    sharing: str | None = None,
+    smoothing: float | None = None,
+    reach: float | None = None,
+    estimate: str | None = None,
+    rehearse: bool = True,
+    seed: int | None = None,
+    progress: bool | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    budget: Privacy | None = None,
+) -> Result:
+    """Minimize the mean of `loss(params, record)` over records, privately.
+
+    Values of the loss are enough. With `estimate="gradient"` it is differentiated instead.
+
+    Args:
+        loss: a JAX function of parameters and one record, giving one number. It may be nonsmooth
+            and nonconvex. A value that is not finite makes that record count 0 in that step, and so
+            does an `equinox.error_if` that fails. It must not print or call back to be seen.
+        params: where to start: a pytree of floating-point arrays.
+        data: a pytree of arrays whose leading axis is the record: one row, one person, unless `people`
+            says otherwise.
+        people: an identifier for each row, whole numbers or text, if people have several rows. Then
+            a person is one record, whose loss is the mean over their rows, and what is guaranteed is
+            for all of them together. Who takes part is public; how many rows somebody has is not.
+        rows: how many rows of a person are used at most, 8 by default; of more, a choice by a public
+            rule. The loss is evaluated as often for everybody.
+        privacy: the budget, such as Privacy(epsilon=4, delta=1e-5).
+        radius: Goldstein radius of the answer.
+        plan: a ready plan (`blindstep.plan`) instead of `privacy`, `radius` and the choices below.
+        preset: "tight" (default), "paper" or "klt".
+        lipschitz: Lipschitz bound of the loss. Enforced by clamping: privacy does not rest on it.
+        gap: bound on F(params) - inf F.
+        bounds: further bounds, such as Clip(1.0) or Range(0, 1).
+        oracle: "naive" or "variance-reduced".
+        horizon: steps in a round.
+        period: steps from one fresh gradient to the next.
+        rounds: restarts of the learner.
+        passes: times that the run may go through the records.
+        first_batch: records of a fresh gradient.
+        diff_batch: records of a gradient difference.
+        directions: random directions for each record.
+        evaluations: the most loss evaluations of the run.
+        mechanism: the noise: "independent", "tree", "sqrt" or "blt".
+        sampler: the directions: "structured", "haar" or "sphere".
+        sharing: directions for each "record", or shared by a "block".
+        smoothing: how far from a point the loss is evaluated.
+        reach: the longest step.
+        estimate: "values" (default), or "gradient" for a loss that JAX can differentiate: a record's
+            vector is then its gradient, through the same gate. A loss without gradients is refused.
+        rehearse: try the loss on made-up records first, of the shapes of `data` and with none of its
+            values. A loss that gives no number for any of them is refused before anything is spent.
+        seed: for reproduction only: a seeded run is not private against anyone who knows or can
+            guess the seed, and its privacy statement says so. Leave it out and the noise is from the
+            operating system.
+        progress: show progress: steps, privacy spent, time, and the mean loss where the plan
+            has a share for it. None: on a terminal, for runs that find their own scales.
+        checkpoint: a directory for the run. The same call goes on after a crash where it was, with
+            the same result bit for bit; of a finished run it returns the result and releases
+            nothing. The loss must be a function: the same answer each time. *The directory holds
+            the noise key*: keep it as secret as the data. All of `data` is read once more, for its
+            fingerprint. Of several processes (`jax.distributed`) the first one alone uses it.
+        ledger: a file in which several runs on the same people add up what they spend; left out,
+            the run directory has its own.
+        budget: what all runs in the ledger together may spend; a run that would spend more is
+            refused before anything is evaluated.
+
+    Returns:
+        Parameters with their privacy statement, the plan and the history of public quantities.
+    """
+    space, chosen = ParameterSpace.of(params), locals()
+    with ProcessGroup() as group:
+        data = arrays_of(data)
+        tried = functools.partial(rehearsal.rehearse_compiled, loss, params, data)
+        loss, data, unit = by_person(loss, params, data, people, rows)
+        minute = functools.partial(planned.of_compiled, loss, params, data)
+        plan = plan_for(space, count_records(data), plan, chosen, minute, group)
+        storage = Storage(checkpoint, ledger, budget)
+        with jax.enable_x64(True), RunProgress(plan, show=progress) as bar:
+            check_loss(loss, params, data)
+            if plan.estimate == GRADIENT:
+                rehearsal.check_gradient(loss, params, data)
+            if rehearse:
+                tried(differentiated=plan.estimate == GRADIENT)
+            known = functools.partial(fingerprints.of_run, loss, params, data, group)
+            run, start, scales = loss, params, None
+            if plan.calibrations:
+                with open_calibration(plan, storage, known, seed, unit, group) as session:
+                    bar.follow(session)
+                    calibration = functools.partial(
+                        _calibrate, loss, params, data, plan, space, session
+                    )
+                    scales = telling_failures(calibration)
+                run, start = ScaledLoss(loss, space, scales), scaled_start(space)
+                known = functools.partial(fingerprints.of_run, run, start, data, group)
+            machine = plan.build(jumps=scales is not None and scales.jumps)
+            inside = ParameterSpace.of(start)
+            begun = machine.begin(inside.flatten(start))
+            about = (plan.terms, plan.to_dict(), begun, storage, known)
+            with Session(*about, seed=seed, unit=unit, group=group) as session:
+                means, told = telling_failures(
+                    lambda: _run(run, data, plan, inside, machine, session, bar)
+                )
+                return finished(plan, space, session.gate, means, told, scales, protected=unit)
+
+
+def _calibrate(
+    loss: Loss, params: PyTree, data: PyTree, plan: Plan, space: ParameterSpace, session: Session
+) -> Scales:
+    """Find the scales of the problem."""
+    origin = np.asarray(space.flatten(params))
+    placed = data if on_disk(data) else mesh.place(data)
+    return scales_from(
+        plan, session, origin, calibrate_on_loss(session.gate, loss, space, placed, plan)
+    )
+
+
+def _run(
+    loss: Loss,
+    data: PyTree,
+    plan: Plan,
+    space: ParameterSpace,
+    machine: Machine,
+    session: Session,
+    bar: RunProgress,
+) -> tuple[list[np.ndarray], Float[np.ndarray, "rounds horizon 3"]]:
+    """All rounds that are still to come: their means, and what is told of each step."""
+    machine, gate = prepare(machine, space), session.gate
+    data = data if on_disk(data) else mesh.place(data)
+    sharding = mesh.over_records(data)
+    means = list(session.saved.get("means", ()))
+    steps = list(session.saved.get("told", np.zeros((0, 3))).reshape(-1, 3))
+    blocks = _blocks_at_once(plan)
+
+    def part_of(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, Any, StepInfo]]:
+        permit, records = records_of(permit, data)
+        state = session.state
+        if sharding is not None:
+            memory, state = mesh.put_everywhere((memory, state), sharding)
+        run = (machine, loss, space, permit, memory, state, records, gate.public)
+        if blocks * machine.period == machine.horizon:
+            return run_round(*run, sharding)
+        memory, state, told = run_part(*run, blocks, sharding)
+        return memory, (state, None, told)
+
+    def kept() -> dict[str, np.ndarray]:
+        return {"means": np.asarray(means).reshape(-1, space.dim), "told": np.stack(steps)}
+
+    bar.follow(session, lambda: np.asarray(steps).reshape(-1, 3))
+    while not session.finished:
+        # Loss and noise are functions: what was begun before a crash comes out the same.
+        state, mean, told = gate.through(part_of, blocks * machine.period)
+        if mean is None and int(state.step) == machine.horizon:
+            state, mean = end_round(machine, state)
+        if mean is not None:
+            means.append(np.asarray(mean))
+        steps += list(np.stack([told.gradient_norm, told.move_norm, told.value], axis=-1))
+        session.after(state, gate.position, kept)
+    return means, np.stack(steps).reshape(plan.rounds, plan.horizon, 3)
+
+
+def _blocks_at_once(plan: Plan) -> int:
+    """Blocks of one call of the program: a round's, or the fewest that are worth a call of their own.
+
+    A call is charged, saved and shown as one. By the plan alone, and the same for all calls: one
+    program is compiled, and a resumed run repeats the very same calls.
+    """
+    blocks = plan.horizon // plan.period
+    each = max(1, plan.evaluations * plan.period // plan.schedule.releases)
+    least = min(blocks, -(-_WORTH_A_CALL // each))
+    return next(some for some in range(least, blocks + 1) if blocks % some == 0)
+
+
+def prepare(machine: Machine, space: ParameterSpace) -> Machine:
+    """The machine as `run_round` takes it.
+
+    Runs that differ in a step size share a program. Probe points are made in the precision of the
+    parameters.
+    """
+    estimator = machine.estimator.working_in(np.result_type(*space.dtypes))
+    return traced(eqx.tree_at(lambda m: m.estimator, machine, estimator))
+
+
+@eqx.filter_jit
+def run_round(
+    machine: Machine,
+    loss: Loss,
+    space: ParameterSpace,
+    permit: Permit,
+    memory: Memory,
+    state: State,
+    data: PyTree,
+    public: Key[Array, ""],
+    sharding: NamedSharding | None = None,
+) -> tuple[Memory, tuple[State, Float[Array, " dim"], StepInfo]]:
+    """One round: its blocks, then its mean and the state in which the next one starts."""
+    blocks = machine.horizon // machine.period
+    memory, state, told = run_blocks(
+        machine, loss, space, permit, memory, state, data, public, blocks, sharding
+    )
+    state, mean = machine.end_round(state)
+    out = (memory, (state, mean, told))
+    return out if sharding is None else mesh.everywhere(out, sharding)
+
+
+@eqx.filter_jit
+def end_round(machine: Machine, state: State) -> tuple[State, Float[Array, " dim"]]:
+    """The state in which the next round starts, and the mean of this one."""
+    return machine.end_round(state)
+
+
+def run_blocks(
+    machine: Machine,
+    loss: Loss,
+    space: ParameterSpace,
+    permit: Permit,
+    memory: Memory,
+    state: State,
+    data: PyTree,
+    public: Key[Array, ""],
+    blocks: int,
+    sharding: NamedSharding | None = None,
+) -> tuple[Memory, State, StepInfo]:
+    """The next blocks, each a GRAD and a loop over its DIFFs. `data` holds the permit's rows.
+
+    `sharding` is how the records are spread over devices.
+    """
+
+    checked = voiding(loss)
+
+    def at(point: Float[Array, " dim"], record: PyTree) -> Any:
+        return checked(space.unflatten(point), record)
+
+    spread = None if sharding is None else functools.partial(mesh.spread, sharding=sharding)
+    vectors = vectors_of_loss(machine.estimator, at, data, spread)
+    steps = functools.partial(_steps, machine, permit, public)
+
+    def block(carry: Carry, _: None) -> tuple[Carry, tuple[StepInfo, StepInfo]]:
+        # One shared frame for all steps of the block.
+        ready = vectors.ready(machine.ask(carry[1], Kind.GRAD, public).key)
+        carry, first = steps(ready, Kind.GRAD, 1, carry)
+        carry, later = steps(ready, Kind.DIFF, machine.period - 1, carry)
+        return carry, (first, later)
+
+    if machine.period == 1:
+        (memory, state), told = steps(vectors, Kind.GRAD, blocks, (memory, state))
+        return memory, state, told
+    (memory, state), (first, later) = jax.lax.scan(block, (memory, state), length=blocks)
+    told = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1).ravel(), first, later)
+    return memory, state, told
+
+
+@eqx.filter_jit
+def run_part(*run: Any) -> tuple[Memory, State, StepInfo]:
+    """Some blocks of a round, as `run_blocks`; with records on several devices, its result on all."""
+    out, sharding = run_blocks(*run), run[-1]
+    return out if sharding is None else mesh.everywhere(out, sharding)
+
+
+def _steps(
+    machine: Machine,
+    permit: Permit,
+    public: Key[Array, ""],
+    vectors: Vectors,
+    kind: Kind,
+    number: int,
+    carry: Carry,
+) -> tuple[Carry, StepInfo]:
+    """Steps of one kind, one after the other, with directions and noise of several drawn at once.
+
+    Directions and noise are functions of keys, known before the steps that need them. A step with
+    few records is short: drawing for one alone would take longer than the step.
+    """
+    batch = permit.terms.schedule.batch_of(kind)
+    ahead = vectors.steps_ahead(number, batch)
+
+    def one(vectors: Vectors, permit: Permit, carry: Carry) -> tuple[Carry, StepInfo]:
+        memory, state, told = take_step(machine, vectors, permit, *carry, kind, public)
+        return (memory, state), told
+
+    if ahead < 2:
+        return jax.lax.scan(lambda carry, _: one(vectors, permit, carry), carry, length=number)
+    like = jax.eval_shape(lambda carry: one(vectors, permit, carry)[1], carry)
+
+    def group(carry: Carry, start: Int[Array, ""]) -> tuple[Carry, StepInfo]:
+        def key_of(later: Int[Array, ""]) -> Key[Array, ""]:
+            return machine.ask(carry[1], kind, public, later).key
+
+        numbers = jnp.arange(ahead, dtype=carry[1].step.dtype)
+        vectors_of = vectors.ahead(jax.vmap(key_of)(numbers), batch)
+        stocked = permit.drawn(carry[0], ahead)
+
+        def turn(i: Int[Array, ""], done: tuple[Carry, StepInfo]) -> tuple[Carry, StepInfo]:
+            after, told = one(vectors_of(i), stocked, done[0])
+            return after, jax.tree.map(lambda all, new: all.at[i].set(new), done[1], told)
+
+        empty = jax.tree.map(lambda leaf: jnp.zeros((ahead, *leaf.shape), leaf.dtype), like)
+        # The last group may be short: a loop that ends earlier, not steps that do not count.
+        end = jnp.minimum(ahead, number - start) if number % ahead else ahead
+        return jax.lax.fori_loop(0, end, turn, (carry, empty))
+
+    carry, told = jax.lax.scan(group, carry, jnp.arange(0, number, ahead))
+    return carry, jax.tree.map(lambda leaf: leaf.ravel()[:number], told)

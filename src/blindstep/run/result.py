@@ -1,0 +1,248 @@
+"""What a run returns: parameters, the privacy they cost, and the public history.
+
+How a run went, from releases alone: it costs nothing to say.
+
+What a run keeps of its steps: public quantities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import jax
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from blindstep.estimate.scales import Scales
+from blindstep.estimate.vectors import LARGEST
+from blindstep.losses.pytrees import ParameterSpace
+from blindstep.planning.plan import Plan
+from blindstep.private.gate import Gate
+from blindstep.private.noise import public_stream
+from blindstep.private.statement import RECORD, Statement
+from blindstep.run.step import of_plan
+
+
+@runtime_checkable
+class Reportable(Protocol):
+    """What a report tells of, whichever driver made it."""
+
+    @property
+    def privacy(self) -> Statement:
+        """The privacy statement."""
+        ...
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that was run."""
+        ...
+
+    @property
+    def history(self) -> History:
+        """Public quantities over the run."""
+        ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answer of a run. All means of rounds are released: reading all of them costs nothing more.
+
+    Attributes:
+        params: the answer to use: the mean of the last round's points; where the run measured its
+            loss, of the last round that no earlier one beats beyond doubt (`best_round`).
+        random_round: which round `random_round_mean` is the mean of, chosen uniformly at random.
+        means: the means of all rounds as flat vectors, rounds x dim.
+        privacy: the privacy statement.
+        plan: the plan that was run.
+        history: public quantities over the run.
+        space: how flat vectors map to parameters.
+        best_round: which round `params` is the mean of.
+        scales: the natural units that the run has found; None where it used the user's.
+    """
+
+    params: PyTree
+    random_round: int
+    means: Float[np.ndarray, "rounds dim"]
+    privacy: Statement
+    plan: Plan
+    history: History
+    space: ParameterSpace
+    best_round: int = -1
+    scales: Scales | None = None
+
+    @property
+    def outcome(self) -> str:
+        """How the run went and what would help, in a sentence or two, from releases alone."""
+        points = self.means
+        if self.scales is not None:
+            points = self.scales.natural(points)
+        return sentence(self.plan, self.history, points)
+
+    @property
+    def round_means(self) -> list[PyTree]:
+        """The mean of every round, as parameters."""
+        return [self.space.unflatten(mean) for mean in self.means]
+
+    @property
+    def random_round_mean(self) -> PyTree:
+        """One round's mean, chosen uniformly at random: the point that the theorem speaks of."""
+        return self.space.unflatten(self.means[self.random_round])
+
+    def __str__(self) -> str:
+        return (
+            f"{self.plan.rounds} rounds of {self.plan.horizon} steps, preset {self.plan.preset}; "
+            f"params: mean of round {self.best_round % self.plan.rounds + 1}.\n{self.outcome}\n"
+            f"{self.privacy}"
+        )
+
+
+def finished(
+    plan: Plan,
+    space: ParameterSpace,
+    gate: Gate,
+    means: Sequence[Float[np.ndarray, " dim"]],
+    told: Float[np.ndarray, "rounds horizon 3"],
+    scales: Scales | None = None,
+    protected: str = RECORD,
+) -> Result:
+    """The result of a finished run, whichever driver made it.
+
+    `told` holds, for each step, the norms of the noisy gradient and of the move, and the noisy loss.
+    With `scales` all of it is in natural units, and the result in the user's. `protected` is
+    the unit that the privacy statement is about.
+    """
+    with jax.enable_x64(True):
+        stream = public_stream(gate.public, "chosen round")
+        chosen = int(jax.random.randint(stream, (), 0, len(means)))
+    points, unit = np.stack(means), 1.0 if scales is None else float(scales.unit)
+    history = history_of(plan, told, unit)
+    if scales is not None:
+        points = np.asarray(scales.place(points))
+    best = best_round(history)
+    return Result(
+        params=space.unflatten(points[best]),
+        random_round=chosen,
+        means=points,
+        privacy=of_plan(plan, seeded=gate.seeded, unit=protected),
+        plan=plan,
+        history=history,
+        space=space,
+        best_round=best,
+        scales=scales,
+    )
+
+
+def history_of(plan: Plan, told: Float[np.ndarray, "rounds horizon 3"], unit: float) -> History:
+    """The history of a finished run; `unit` is that of its loss."""
+    history = History(told[..., 0], told[..., 1])
+    if not plan.curve:
+        return history
+    std = LARGEST * plan.noise_std / (plan.curve * plan.bounds.first_clip)
+    return replace(history, loss=unit * told[..., 2], loss_std=unit * std)
+
+
+# Standard deviations of the noise beyond which a difference is no chance.
+_SURE = 3.0
+# A path whose ends are this much of its length apart goes one way.
+_STRAIGHT = 0.9
+
+
+def best_round(history: History) -> int:
+    """The round to take: the last, unless an earlier one has a lower loss beyond doubt.
+
+    Steps get shorter, so later rounds are better but for chance. An earlier round wins only by more
+    than three standard deviations of the difference of the two means.
+    """
+    rounds, horizon = history.gradient_norm.shape
+    if history.loss is None or history.loss_std is None:
+        return rounds - 1
+    means = np.mean(history.loss, axis=1)
+    lowest = int(np.argmin(means))
+    doubt = _SURE * math.sqrt(2.0 / horizon) * history.loss_std
+    return lowest if means[lowest] < means[-1] - doubt else rounds - 1
+
+
+def sentence(plan: Plan, history: History, means: Float[np.ndarray, "rounds dim"] | None) -> str:
+    """Lost in noise, still travelling or settled, and what would help.
+
+    `means` are those of the rounds, in the units of the plan; None where they are too large to keep.
+    """
+    steps = history.gradient_norm.ravel()
+    noise = math.sqrt(plan.size) * plan.release_std_mean
+    # Signal to noise, in squares, while there was most to see.
+    early = steps[: max(2, len(steps) // 16)]
+    heard = float(np.mean(early**2)) / noise**2 - 1.0
+    doubt = _SURE * math.sqrt(2.0 / (plan.size * len(early)))
+    if heard < doubt and not _fell(history):
+        return (
+            "Lost in noise: the releases show nothing beyond it. More records, a larger epsilon or "
+            "fewer parameters would help."
+        )
+    if plan.preset != "scaled":
+        moves = history.move_norm.ravel()
+        if np.mean(moves[len(moves) // 2 :]) > 0.9 * plan.reach:
+            return (
+                "Still travelling: nearly every step was as long as it may be. More steps (passes) or "
+                "a longer reach would help."
+            )
+        return "Settled: steps became shorter than they may be."
+    if means is None and _fell(history, since=0.5):
+        return (
+            "Still falling: the loss went down until the end. More evaluations would help, or going on "
+            "from here with more budget."
+        )
+    if means is not None and _straight(means[len(means) // 2 :]) > _STRAIGHT:
+        return (
+            "Still travelling: the path was straight until the end. A start nearer to the answer "
+            "would help, or going on from here with more budget."
+        )
+    clear = (
+        "the gradient stood out from the noise" if heard > 1.0 else "noise was most of each step"
+    )
+    more = "" if heard > 1.0 else " More records or a larger epsilon would help."
+    settled = "the loss fell no more" if means is None else "the path turned round"
+    return f"Settled: {settled} before the end, and {clear}.{more}"
+
+
+def _straight(points: Float[np.ndarray, "some dim"]) -> float:
+    """How straight a path is: the distance of its ends over its length."""
+    length = float(np.sum(np.linalg.norm(np.diff(points, axis=0), axis=1)))
+    return float(np.linalg.norm(points[-1] - points[0])) / length if length > 0 else 0.0
+
+
+def _fell(history: History, since: float = 0.0) -> bool:
+    """Whether the loss fell between the halves of the run, beyond doubt and by over 1%.
+
+    Of the part of the run that begins at the share `since` of it.
+    """
+    if history.loss is None or history.loss_std is None:
+        return False
+    values = history.loss.ravel()
+    values = values[int(since * len(values)) :]
+    half = len(values) // 2
+    if half == 0:
+        return False
+    before, after = float(np.mean(values[:half])), float(np.mean(values[half:]))
+    doubt = _SURE * history.loss_std * math.sqrt(2.0 / half)
+    return before - after > max(doubt, 0.01 * abs(float(values[0])))
+
+
+@dataclass(frozen=True)
+class History:
+    """Public quantities of every step: functions of releases alone, so they cost nothing.
+
+    Attributes:
+        gradient_norm: norm of each noisy gradient, rounds x horizon.
+        move_norm: norm of each step taken, rounds x horizon.
+        loss: the noisy mean loss around each point, rounds x horizon, where the plan has a share for
+            it (`Plan.curve`); None elsewhere. Each record counts with at most twice its usual loss.
+        loss_std: the standard deviation of the noise on each of these; None without them.
+    """
+
+    gradient_norm: Float[np.ndarray, "rounds horizon"]
+    move_norm: Float[np.ndarray, "rounds horizon"]
+    loss: Float[np.ndarray, "rounds horizon"] | None = None
+    loss_std: float | None = None

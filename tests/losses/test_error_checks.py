@@ -1,0 +1,147 @@
+"""`equinox.error_if` in a compiled loss: the record counts 0, the others stay, nothing is said."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import checkify, io_callback
+
+import blindstep as bs
+from blindstep.losses import error_checks
+from blindstep.losses.error_checks import voiding
+
+RECORDS = np.linspace(-1.0, 1.0, 8)
+BAD = 5
+POINTS = jnp.linspace(0.0, 1.0, 3)
+
+
+def plain(p, z):
+    return jnp.abs(p - z)
+
+
+def in_the_loss(p, z):
+    return jnp.abs(p - eqx.error_if(z, z > 10.0, f"secret {z}"))
+
+
+def forgotten(p, z):
+    """The checked value is compared, and NaN compares like any number: the record counts 0 anyway."""
+    return jnp.where(eqx.error_if(z, z > 10.0, "secret") > 10.0, 7.0, jnp.abs(p - z))
+
+
+def whole_number(p, z):
+    place = eqx.error_if(jnp.asarray(z * 0, int), z > 10.0, "secret")
+    return jnp.stack([jnp.abs(p - z), p])[place]
+
+
+_jitted = eqx.filter_jit(lambda z: eqx.error_if(z, z > 10.0, "secret"))
+
+
+def in_a_jitted_part(p, z):
+    return jnp.abs(p - _jitted(z))
+
+
+def in_a_loop(p, z):
+    def body(total, _):
+        return total + eqx.error_if(z, z > 10.0, "secret") / 4, None
+
+    return jnp.abs(p - jax.lax.scan(body, 0.0, length=4)[0])
+
+
+def in_a_branch(p, z):
+    return jax.lax.cond(z > 0, in_the_loss, plain, p, z)
+
+
+LOSSES = (in_the_loss, forgotten, whole_number, in_a_jitted_part, in_a_loop, in_a_branch)
+
+
+def values(loss, records):
+    """All records at all points; eagerly, too, what is jitted inside comes from JAX's caches."""
+    at = jax.vmap(jax.vmap(loss, (0, None)), (None, 0))
+    return np.asarray(at(POINTS, jnp.asarray(records)))
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
+def test_a_failed_check_voids_its_record_alone(loss, capfd, recwarn):
+    honest, spoiled = RECORDS.copy(), RECORDS.copy()
+    spoiled[BAD] = 99.0
+    # Evaluated by the user it raises, before and after: what JAX keeps of one is not used by the other.
+    with pytest.raises(Exception, match="secret"):
+        values(loss, spoiled)
+    capfd.readouterr()
+    before, after = (values(jax.jit(voiding(loss)), records) for records in (honest, spoiled))
+    assert np.array_equal(values(voiding(loss), spoiled), after, equal_nan=True)
+    others = np.arange(len(RECORDS)) != BAD
+    assert np.array_equal(before[others], after[others])
+    assert np.all(np.isfinite(before))
+    assert np.all(np.isnan(after[BAD]))
+    said = capfd.readouterr()
+    assert said.out + said.err == ""
+    assert not recwarn.list
+    with pytest.raises(Exception, match="secret"):
+        values(loss, spoiled)
+
+
+def minimized(loss, data):
+    plan = bs.plan(
+        dim=2, records=len(data), privacy=bs.Privacy(mu=1.0), radius=1.0, bounds=bs.Clip(1.0),
+        horizon=2, rounds=2, passes=4, first_batch=len(data), oracle="naive",
+    )  # fmt: skip
+    return bs.minimize(loss, jnp.zeros(2), data, plan=plan, seed=0).params
+
+
+@pytest.mark.slow
+def test_a_run_counts_such_a_record_zero_and_says_nothing(capfd, caplog, recwarn):
+    """The run is, bit for bit, one in which that record's loss is NaN."""
+    data = RECORDS.copy()
+    data[BAD] = 99.0
+    by_check = minimized(lambda p, z: in_the_loss(p, z).sum(), data)
+    by_nan = minimized(lambda p, z: jnp.where(z > 10.0, jnp.nan, plain(p, z).sum()), data)
+    assert np.array_equal(by_check, by_nan)
+    said = capfd.readouterr()
+    assert said.out + said.err + caplog.text == ""
+    assert not recwarn.list
+
+
+def test_what_is_known_before_the_run_is_still_told():
+    def wrong_shape(p, z):
+        return eqx.error_if(p, p.ndim == 1, "parameters must be a matrix").sum()
+
+    with pytest.raises(Exception, match="must be a matrix"):
+        minimized(wrong_shape, RECORDS)
+
+
+def test_checks_that_are_switched_off_stay_off(monkeypatch):
+    monkeypatch.setattr("equinox._errors.EQX_ON_ERROR", "off")
+    assert np.all(np.isfinite(values(voiding(in_the_loss), [0.0, 99.0])))
+
+
+def test_where_equinox_cannot_be_changed_the_run_ends_without_a_word(monkeypatch):
+    monkeypatch.setattr("equinox._errors.branched_error_if_impl_jit", None)
+    assert error_checks._equinox_errors() is None
+    monkeypatch.undo()
+    monkeypatch.setattr(error_checks, "_ERRORS", None)
+    with pytest.raises(bs.LossFailed, match="nothing of this round") as failure:
+        minimized(lambda p, z: in_the_loss(p, z).sum(), RECORDS * 99)
+    assert failure.value.__context__ is None
+
+
+def printing(p, z):
+    jax.debug.print("{z}", z=z)
+    return plain(p, z).sum()
+
+
+def calling_back(p, z):
+    return io_callback(lambda p: p, jax.ShapeDtypeStruct((), p.dtype), p.sum() + z)
+
+
+def checking(p, z):
+    checkify.check(z > 10, "secret")
+    return plain(p, z).sum()
+
+
+@pytest.mark.parametrize("loss", [printing, calling_back, checking])
+def test_a_loss_that_would_speak_is_refused_before_it_runs(loss, capfd):
+    with pytest.raises(bs.InvalidArgument, match="would pass by the noise"):
+        minimized(loss, RECORDS)
+    assert capfd.readouterr().out == ""

@@ -1,0 +1,76 @@
+"""Plans for networks: few directions of very many parameters."""
+
+import math
+
+import numpy as np
+import pytest
+
+from blindstep.errors import InvalidArgument
+from blindstep.planning.networks import plan_network
+from blindstep.planning.plan import Plan
+from blindstep.private.statement import Privacy
+
+PRIVACY = Privacy(epsilon=2, delta=1e-5)
+
+
+def planned(**change):
+    sizes = {"dim": 100_000_000, "records": 1024, "evaluations": 2_000_000, "privacy": PRIVACY}
+    sizes |= change
+    return plan_network(leaves=(sizes["dim"] - 8, 8), **sizes)
+
+
+@pytest.mark.parametrize("dim", [20, 1000, 100_000_000])
+@pytest.mark.parametrize("records", [100, 5000, 300_000])
+@pytest.mark.parametrize("evaluations", [5_000, 300_000, 2_000_000])
+def test_a_plan_keeps_to_its_evaluations_and_its_budget(dim, records, evaluations):
+    made = planned(dim=dim, records=records, evaluations=evaluations)
+    assert made.evaluations <= evaluations
+    assert made.mu <= PRIVACY.mu
+    assert made.directions <= dim
+    assert Plan.from_json(made.to_json()) == made
+
+
+def test_with_room_every_record_is_in_every_step_on_one_side():
+    made = planned()
+    assert made.sides == 1
+    assert made.takes_all
+    assert made.evaluations > 0.9 * 2_000_000
+    assert planned(dim=40).sides == 2
+
+
+def test_noise_is_never_longer_than_the_clip():
+    for epsilon in (0.1, 0.5, 2.0):
+        made = planned(privacy=Privacy(epsilon=epsilon, delta=1e-5), evaluations=2**30)
+        noise = math.sqrt(made.directions) * made.noise_std / made.bounds.first_clip
+        assert noise < 1.0
+
+
+def test_steps_grow_as_the_square_root_of_directions_and_parameters():
+    reach = {q: planned(directions=q).reach for q in (2, 8)}
+    # Up to a few dozen directions, of which the curvature is made.
+    assert 1.7 < reach[8] / reach[2] < 2.0
+    large, small = planned(directions=8).reach, planned(directions=8, dim=1_000_000).reach
+    assert large / small == pytest.approx(10.0, rel=1e-3)
+
+
+def test_steps_are_shorter_where_noise_is_most_of_them():
+    reach = [planned(records=records).reach for records in (20_000, 1024, 30)]
+    assert reach[0] > reach[1] > 3.0 * reach[2]
+
+
+def test_one_side_is_for_signs_alone():
+    made = planned()
+    with pytest.raises(InvalidArgument, match="sides"):
+        Plan(**{**vars_of(made), "sampler": "sphere"})
+    with pytest.raises(InvalidArgument, match="sampler must be one of"):
+        Plan(**{**vars_of(made), "preset": "tight", "sides": 2})
+
+
+def vars_of(made):
+    return {name: getattr(made, name) for name in Plan.__dataclass_fields__}
+
+
+def test_passes_limit_the_steps():
+    made = planned(passes=3)
+    assert made.passes <= 3
+    assert np.isfinite(made.reach)

@@ -1,0 +1,145 @@
+"""Plans in files: what follows from the choices is worked out anew, and must be what the file says."""
+
+import json
+import random
+
+import pytest
+
+from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.estimate.bounds import Clip
+from blindstep.planning.plan import Plan
+from blindstep.planning.planner import plan
+from blindstep.private.statement import Privacy
+from mutations import spoil_bytes, spoil_text
+
+FACTS = {"records": 96, "dim": 2, "radius": 0.5, "lipschitz": 1.0, "gap": 1.0}
+PLAN = plan(**FACTS, privacy=Privacy(mu=1.0), horizon=4, period=4, bounds=Clip(1.0, 0.5))
+
+GRADIENTS = plan(
+    **{"records": 96, "dim": 2, "radius": 0.5, "horizon": 4, "period": 4, "estimate": "gradient"},
+    **{"privacy": Privacy(mu=1.0), "bounds": Clip(1.0, 0.5), "first_batch": 8, "diff_batch": 4},
+)
+
+
+def edited(**changes):
+    return json.dumps({**PLAN.to_dict(), **changes})
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        PLAN,
+        plan(**{**FACTS, "records": 10**4}, privacy=Privacy(epsilon=4), preset="paper", horizon=8),
+        plan(records=100, dim=2, radius=1, privacy=Privacy(epsilon=1.5), bounds=Clip(1)),
+        GRADIENTS,
+        plan(records=100, dim=2, privacy=Privacy(epsilon=1.5), estimate="gradient"),
+    ],
+)
+def test_plans_survive_json(made):
+    read = Plan.from_json(made.to_json())
+    assert read == made
+    assert read.to_dict() == made.to_dict()
+    assert read.terms.noise_std == made.terms.noise_std
+
+
+def test_plans_from_values_are_written_as_before_there_were_gradients():
+    assert "estimate" not in PLAN.to_dict()
+    assert Plan.from_json(edited()).estimate == "values"
+    assert Plan.from_json(edited(estimate="values")) == PLAN
+    assert GRADIENTS.to_dict()["estimate"] == "gradient"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sampler": "haar"}, {"directions": 2}, {"smoothing": 0.1}, {"sharing": "block"},
+        {"lipschitz": 1.0}, {"gap": 1.0}, {"preset": "paper"}, {"bounds": {"first_clip": 1.0}},
+        {"estimate": "values"}, {"estimate": "slope"},
+    ],
+)  # fmt: skip
+def test_a_file_with_gradients_has_no_directions_and_no_certificate(changes):
+    with pytest.raises(InvalidArgument):
+        Plan.from_json(json.dumps({**GRADIENTS.to_dict(), **changes}))
+
+
+def test_a_file_has_the_choices_and_what_follows_from_them():
+    told = PLAN.to_dict()
+    assert told["bounds"] == {"lipschitz": 1.0, "first_clip": 1.0, "diff_clip": 0.5}
+    assert (told["mu"], told["delta"], told["epsilon"]) == (1.0, 1e-5, PLAN.epsilon)
+    for name in ("noise_std", "mu", "sensitivity", "tolerance", "passes", "oracle", "step"):
+        assert told[name] == getattr(PLAN, name)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"noise_std": 0.9 * PLAN.noise_std},
+        {"noise_std": 0.0},
+        {"noise_std": "1"},
+        {"mu": 0.5},
+        {"tolerance": None},
+        {"tolerance": 0.01},
+        {"vacuous": not PLAN.vacuous},
+        {"passes": 2},
+        {"oracle": "naive"},
+        {"sensitivity": 1e-9},
+        {"step": None},
+        # A choice that was edited alone gives other numbers.
+        {"first_batch": PLAN.first_batch - 1},
+        {"bounds": {"first_clip": 2.0, "diff_clip": 0.5}},
+        {"mechanism": "tree"},
+    ],
+)
+def test_a_number_that_does_not_follow_is_refused(changes):
+    with pytest.raises(InvalidArgument, match=r"follows from the choices\): make it anew"):
+        Plan.from_json(edited(**changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{}", "missing"),
+        ("[1]", "no JSON object"),
+        ("nonsense", "not a plan"),
+        (edited(surprise=1), r"unknown \['surprise'\]"),
+        (edited().replace('"dim"', '"dam"'), r"missing \['dim'\], unknown \['dam'\]"),
+        (edited(notes="x"), "notes cannot be 'x'"),
+        (edited(notes=[1]), "notes cannot be 1"),
+        (edited(preset=3), "preset cannot be 3"),
+        (edited(bounds={"slope": 1.0}), "bounds cannot be"),
+        (edited(dim=2.5), "dim must be a whole number"),
+        (edited(dim=True), "dim must be a whole number"),
+        (edited(smoothing=1e300), "smoothing must lie between"),
+        (edited(epsilon=1.0), "epsilon 1 is not what mu 1 gives"),
+        (edited(mu=0.5), "epsilon 4.37718 is not what mu 0.5 gives"),
+        (edited(mu=float("nan")), "not a plan"),
+        (edited(sampler="sphere", sharing="batch"), "sharing must be one of record, block"),
+    ],
+)
+def test_what_is_no_plan_is_refused(text, says):
+    with pytest.raises(InvalidArgument, match=says):
+        Plan.from_json(text)
+
+
+def spoiled_plans(turns):
+    """How many of so many spoiled plans are read; none of those spends more than it says."""
+    rng, content, fields = random.Random(7), PLAN.to_json().encode(), PLAN.to_dict()
+    read = 0
+    for turn in range(turns):
+        spoiled = spoil_text(rng, fields) if turn % 4 else spoil_bytes(rng, content, b"{}")
+        try:
+            made = Plan.from_json(spoiled.decode(errors="replace"))
+        except BlindstepError:
+            continue
+        read += 1
+        assert made.terms.mu() <= made.privacy.mu
+    return read
+
+
+def test_200_spoiled_plans():
+    assert spoiled_plans(200) < 40
+
+
+@pytest.mark.slow
+def test_5000_spoiled_plans():
+    assert 100 < spoiled_plans(5000) < 1000

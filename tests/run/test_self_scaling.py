@@ -1,0 +1,170 @@
+"""Runs with four arguments: they find their scales, pay for them, and go on after a crash."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import blindstep as bs
+from blindstep.ledger.ledger import read_ledger
+from blindstep.planning.auto import plan_auto
+from blindstep.private import accounting
+
+RANDOM = np.random.default_rng(0)
+FEATURES = RANDOM.normal(size=(2000, 3)).astype(np.float32)
+TRUTH = np.array([1.0, -2.0, 0.5], np.float32)
+TARGET = (FEATURES @ TRUTH + 0.3 * RANDOM.normal(size=2000)).astype(np.float32)
+DATA = {"x": FEATURES, "y": TARGET}
+START = np.zeros(3, np.float32)
+PRIVACY = bs.Privacy(epsilon=2, delta=1e-5)
+SHORT = {"privacy": PRIVACY, "evaluations": 2**21}
+
+
+def loss(weights, record):
+    return jnp.abs(record["x"] @ weights - record["y"])
+
+
+def host_loss(weights, record):
+    return float(abs(record["x"] @ weights - record["y"]))
+
+
+def error(weights):
+    return float(np.mean(np.abs(FEATURES @ np.asarray(weights) - TARGET)))
+
+
+BEST = error(TRUTH)
+
+
+def test_four_arguments_are_enough():
+    result = bs.minimize(loss, START, DATA, privacy=PRIVACY)
+    assert error(result.params) < 1.1 * BEST
+    assert result.plan.preset == "auto"
+    assert result.privacy.mu == pytest.approx(PRIVACY.mu, rel=1e-6)
+    assert result.privacy.epsilon <= 2.0
+    assert result.history.loss[-1].mean() < result.history.loss[0].mean()
+
+
+@pytest.mark.parametrize(("features", "scale", "length"), [(100, 1, 1), (1, 1000, 1), (1, 1, 0.01)])
+def test_units_do_not_matter(features, scale, length):
+    def other(weights, record):
+        return scale * loss(length * weights, record)
+
+    data = {"x": features * FEATURES, "y": TARGET}
+    result = bs.minimize(other, START, data, **SHORT)
+    assert error(length * features * np.asarray(result.params)) < 1.1 * BEST
+
+
+def test_the_host_driver_finds_them_too():
+    few = {name: values[:200] for name, values in DATA.items()}
+    # More privacy spent on fewer people: about as much noise.
+    result = bs.host.minimize(
+        host_loss,
+        np.zeros(3),
+        few,
+        privacy=bs.Privacy(epsilon=16, delta=1e-5),
+        evaluations=2**16,
+        passes=20,
+    )
+    assert error(result.params) < 3 * BEST  # at the start: 7.4 times
+
+
+def test_looks_and_steps_add_up_to_the_budget():
+    plan = plan_auto(dim=3, records=2000, privacy=PRIVACY)
+    parts = [plan.calibration_terms.mu(), plan.terms.mu()]
+    assert accounting.compose(parts) == pytest.approx(plan.mu)
+    assert plan.mu <= PRIVACY.mu
+    assert parts[0] ** 2 / plan.mu**2 == pytest.approx(0.15, rel=1e-3)
+    assert bs.Plan.from_json(plan.to_json()) == plan
+    assert plan.certifies is None
+
+
+def test_all_of_it_is_in_the_ledger_and_comes_again_bit_for_bit(tmp_path):
+    path = tmp_path / "run"
+    first = bs.minimize(loss, START, DATA, **SHORT, checkpoint=path)
+    account = read_ledger(path / "ledger.jsonl")
+    assert account.spent() == pytest.approx(first.privacy.mu, rel=1e-9)
+    assert len(account.runs) == 2
+    again = bs.minimize(loss, START, DATA, **SHORT, checkpoint=path)
+    np.testing.assert_array_equal(first.params, again.params)
+    assert read_ledger(path / "ledger.jsonl").spent() == account.spent()
+
+
+def test_a_run_that_does_not_fit_as_a_whole_spends_nothing_on_looks(tmp_path):
+    small = bs.Privacy(epsilon=1.9, delta=1e-5)
+    with pytest.raises(bs.BudgetExceeded, match="in all"):
+        bs.minimize(loss, START, DATA, **SHORT, checkpoint=tmp_path / "run", budget=small)
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize("driver", ["compiled", pytest.param("host", marks=pytest.mark.slow)])
+def test_a_run_cut_short_between_its_parts_goes_on_with_the_same_bits(
+    tmp_path, driver, monkeypatch
+):
+    if driver == "compiled":
+        call, own, data, options = bs.minimize, loss, DATA, {"evaluations": 2**19}
+    else:
+        few = {name: values[:100] for name, values in DATA.items()}
+        call, own, data = bs.host.minimize, host_loss, few
+        options = {"evaluations": 2**13, "passes": 6}
+    whole = call(own, START, data, privacy=PRIVACY, seed=5, checkpoint=tmp_path / "a", **options)
+
+    class Crash(Exception):
+        pass
+
+    from blindstep.private.gate import Gate
+
+    # A crash right after each of the first releases: two looks, the last look, a few steps.
+    through = Gate.through
+    for after in range(1, 7) if driver == "compiled" else (2, 4):
+        made = []
+
+        def cut(self, *arguments, after=after, made=made, **named):
+            out = through(self, *arguments, **named)
+            made.append(1)
+            if len(made) == after:
+                raise Crash
+            return out
+
+        monkeypatch.setattr(Gate, "through", cut)
+        again = {"privacy": PRIVACY, "seed": 5, "checkpoint": tmp_path / f"b{after}", **options}
+        with pytest.raises(Crash):
+            call(own, START, data, **again)
+        monkeypatch.setattr(Gate, "through", through)
+        resumed = call(own, START, data, **again)
+        np.testing.assert_array_equal(resumed.params, whole.params)
+        np.testing.assert_array_equal(resumed.scales.lengths, whole.scales.lengths)
+
+
+def test_seeded_looks_do_not_share_the_noise_of_the_steps(tmp_path):
+    bs.minimize(loss, START, DATA, **SHORT, seed=3, checkpoint=tmp_path / "run")
+    keys = {
+        run.identity.noise_key for run in read_ledger(tmp_path / "run/ledger.jsonl").runs.values()
+    }
+    assert len(keys) == 2
+
+
+@pytest.mark.filterwarnings("ignore::blindstep.HopelessPlan")
+def test_how_it_went_is_said_from_releases():
+    lost = bs.minimize(
+        loss,
+        START,
+        {k: v[:40] for k, v in DATA.items()},
+        privacy=bs.Privacy(mu=0.01),
+        evaluations=2**15,
+    )
+    assert "Lost in noise" in lost.outcome
+    found = bs.minimize(loss, START, DATA, **SHORT)
+    assert found.outcome.startswith("Settled")
+
+
+def test_a_choice_that_needs_a_radius_says_so():
+    with pytest.raises(bs.InvalidArgument, match="radius"):
+        bs.minimize(loss, START, DATA, privacy=PRIVACY, smoothing=0.1)
+    with pytest.raises(bs.InvalidArgument, match="give privacy"):
+        bs.minimize(loss, START, DATA)
+
+
+def test_steps_travel_with_any_number_of_rounds():
+    # 20 steps are 20 rounds of one step: a round must not forget the step it ended with.
+    noisy = bs.minimize(loss, START, DATA, privacy=bs.Privacy(mu=0.005), evaluations=2**18)
+    assert noisy.plan.horizon == 1
+    assert np.linalg.norm(np.diff(noisy.means, axis=0), axis=1).min() > 0
