@@ -43,7 +43,7 @@ from blindstep.run.planned import refuse_for_networks, refuse_gradients
 from blindstep.run.progress import RunProgress, how_to_go_on, stopped
 from blindstep.run.query import BatchQuery
 from blindstep.run.result import Result, finished
-from blindstep.run.step import of_plan, release_answers, traced
+from blindstep.run.step import release_answers, traced
 
 
 class Optimizer(Uncopied):
@@ -204,7 +204,7 @@ class Optimizer(Uncopied):
     @property
     def privacy(self) -> Statement:
         """The privacy statement of the whole run, finished or not."""
-        return of_plan(self.plan, seeded=self.seeded, unit=self._session.unit)
+        return self.plan.statement(seeded=self.seeded, unit=self._session.unit)
 
     def __repr__(self) -> str:
         where = "done" if self.done else f"round {self.round + 1}, step {self.step + 1}"
