@@ -141,7 +141,8 @@ def measure(
     Gives the means, the standard deviation of their noise, the size that losses are clamped to and
     the statement of both releases.
     """
-    plan = {"values": number, "records": records, "delta": privacy.delta, "mu": privacy.mu}
+    budget = {"delta": privacy.delta, "mu": privacy.mu}
+    plan = {"values": number, "records": records, "privacy": budget}
     with jax.enable_x64(True):
         said, rest = [], privacy.mu
         require_room(storage, privacy.mu)
