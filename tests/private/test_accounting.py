@@ -108,7 +108,7 @@ def test_the_probability_of_a_large_loss_is_never_below_the_truth(power, x):
 
 @given(st.floats(-11, 11))
 def test_mu_of_zcdp_is_the_root_and_never_above_it(power):
-    """zCDP is mu^2 / 2: (alpha, zcdp alpha)-RDP for all alpha, of which mu^2 alpha / 2 is that of mu."""
+    """zCDP is mu^2 / 2: (alpha, zcdp alpha)-RDP for all alpha, and mu gives (alpha, mu^2 alpha / 2)."""
     zcdp = 10.0**power
     mu = accounting.mu_for_zcdp(zcdp)
     assert Fraction(mu) ** 2 / 2 <= Fraction(zcdp)

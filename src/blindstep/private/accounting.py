@@ -15,10 +15,10 @@ N(0, 1), and R(t) = Phi(-t) / phi(t),
 
     delta = Phi(-x) - e^epsilon Phi(-w) = phi(x) (R(x) - R(w)).
 
-Where mu is small the two terms nearly cancel. Then we integrate: -R'(t) = Q(t) = 1 - t R(t), which is
-the integral of s exp(-t s - s^2 / 2) over s > 0. So every even derivative of Q is positive, and Simpson's
-rule, whose error is -mu^5 / 2880 times a fourth derivative, gives no less than the integral of Q
-over [x, w]; for mu <= 0.002 it gives at most 5e-14 of it more.
+Where mu is small the two terms nearly cancel. Then we integrate: -R'(t) = Q(t) = 1 - t R(t), which
+is the integral of s exp(-t s - s^2 / 2) over s > 0. So every even derivative of Q is positive, and
+Simpson's rule, whose error is -mu^5 / 2880 times a fourth derivative, gives no less than the integral
+of Q over [x, w]; for mu <= 0.002 it gives at most 5e-14 of it more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ RECORD, PERSON = "one record", "one person"  # whose mu it is; parentheses may e
 # By this share answers are moved to the safe side at once. It covers root finding and exponentials, and
 # nearly always the error of the formula too.
 _SAFE = 1e-9
-# Above _MOST the exponent epsilon + log Phi(...) has lost its digits. Below _LEAST nothing can be learned.
+# Above _MOST the exponent epsilon + log Phi(...) has lost its digits; below _LEAST nothing can be
+# learned.
 _LEAST, _MOST = 1e-7, 1e6
 # Up to this mu Simpson's rule is used.
 _SIMPSON = 0.002

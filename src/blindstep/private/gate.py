@@ -10,8 +10,8 @@ lattice of width gamma, so every release is exact: its last bits tell nothing. `
 release costs.
 
 There are three ways to make a release, and no others: `Permit.release` from vectors that a compiled
-program makes chunk by chunk, `release_records` from rows of the data, and `release_answers` from answers
-that came from outside. All three refuse data or answers that do not have a row for each record.
+program makes chunk by chunk, `release_records` from rows of the data, and `release_answers` from
+answers that came from outside. All three refuse data or answers without a row for each record.
 """
 
 from __future__ import annotations
