@@ -16,10 +16,10 @@ from scipy.stats import t as student
 
 import blindstep as bs
 from blindstep.planning.choices import Choices
+from blindstep.planning.plan import Plan
 from blindstep.planning.planner import plan as make_plan
 from blindstep.planning.tight import Search
 from blindstep.private.statement import statement
-from blindstep.run import result
 
 POPULATION, RECORDS = "the population", "the mean over the records"
 RUNS = 4
@@ -177,7 +177,7 @@ def test_what_holds_for_the_records_is_refuted_for_the_population(monkeypatch):
     other = make_plan(dim=1, records=2, radius=0.5, bounds=bs.Clip(1.0), privacy=bs.Privacy(mu=1.0),
                       horizon=1)  # fmt: skip
     stated = statement(other.terms, 1e-5, seeded=True)
-    monkeypatch.setattr(result, "of_plan", lambda *_, **__: stated)
+    monkeypatch.setattr(Plan, "statement", lambda *_, **__: stated)
     given = Choices(
         *(1, bs.Privacy(mu=1e3), 0.5, bs.Lipschitz(1.0)), lipschitz=1.0, gap=1.0, passes=5000
     )

@@ -27,12 +27,11 @@ from blindstep.losses.data_frames import arrays_of
 from blindstep.losses.people import by_person
 from blindstep.losses.pytrees import Loss, ParameterSpace, count_records
 from blindstep.planning.checks import check_delta
-from blindstep.private.statement import Privacy, Statement
+from blindstep.private.noise import second_seed
+from blindstep.private.statement import Privacy, Statement, compose_statements
 from blindstep.run import compiled
-from blindstep.run.calibration import second_seed
 from blindstep.run.progress import ends_in_one_line
 from blindstep.run.result import Result
-from blindstep.run.step import together
 from blindstep.run.value import losses_of, measure
 
 # The share of mu^2 that the choice spends.
@@ -138,7 +137,7 @@ def tune(
                 privacy=Privacy(mu=share, delta=privacy.delta),
                 people=people,
                 rows=rows,
-                seed=None if seed is None else second_seed(f"{seed} {number}"),
+                seed=second_seed(seed, str(number)),
                 checkpoint=directory,
                 ledger=kept,
                 budget=budget,
@@ -156,11 +155,11 @@ def tune(
         Storage(choice, kept, budget),
         lambda: fingerprints.of_questions(None, [result.params for result in results], data),
         None,
-        None if seed is None else second_seed(f"{seed} choice"),
+        second_seed(seed, "choice"),
         unit,
     )
     chosen = int(np.argmin(means))
-    everything = together([*(result.privacy for result in results), said])
+    everything = compose_statements([*(result.privacy for result in results), said])
     return Tuned(results[chosen], chosen, tuple(means), std, tuple(results), everything)
 
 
