@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from blindstep.errors import BudgetExceeded, InvalidArgument, LedgerBusy, ProcessLost
-from blindstep.ledger import fingerprints, sharing
+from blindstep.ledger import fingerprints, storage
 from blindstep.ledger.checkpoint import Checkpoint
 from blindstep.ledger.ledger import Ledger, read_ledger
 from blindstep.ledger.session import Session
@@ -205,7 +205,7 @@ def test_processes_that_were_given_something_else_are_refused(cluster, name, oth
     if "known" in other:
         other = {"known": replace(known, **{other["known"]: "a" * 64})}
     errors = cluster.both(
-        lambda rank: sharing.agree(ProcessGroup(), **(same if rank == 0 else same | other))
+        lambda rank: storage.agree(ProcessGroup(), **(same if rank == 0 else same | other))
     )
     assert len(set(kinds(errors))) == 1
     with pytest.raises(InvalidArgument, match=f"process 1 does not have the {name} of process 0"):
@@ -221,7 +221,7 @@ def test_the_environment_is_that_of_all_processes(cluster):
 
         def do(rank):
             own = replace(known, environment=environments[rank])
-            return sharing.agree(
+            return storage.agree(
                 ProcessGroup(), own, "p", "one record", Storage(), None
             ).environment
 

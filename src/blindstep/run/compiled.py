@@ -22,7 +22,7 @@ from blindstep.estimate.vectors import Vectors
 from blindstep.ledger import fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
-from blindstep.losses import mesh, rehearsal
+from blindstep.losses import pytrees, rehearsal
 from blindstep.losses.data_frames import arrays_of
 from blindstep.losses.error_checks import telling_failures, voiding
 from blindstep.losses.people import by_person
@@ -191,7 +191,7 @@ def _calibrate(
 ) -> Scales:
     """Find the scales of the problem."""
     origin = np.asarray(space.flatten(params))
-    placed = data if on_disk(data) else mesh.place(data)
+    placed = data if on_disk(data) else pytrees.place(data)
     return scales_from(
         plan, session, origin, calibrate_on_loss(session.gate, loss, space, placed, plan)
     )
@@ -208,14 +208,14 @@ def _run(
 ) -> Run:
     """All steps that are still to come, some blocks of a round in one program."""
     run = Run(prepare(machine, space), session, plan.rounds)
-    data = data if on_disk(data) else mesh.place(data)
-    sharding, blocks = mesh.over_records(data), _blocks_at_once(plan)
+    data = data if on_disk(data) else pytrees.place(data)
+    sharding, blocks = pytrees.over_records(data), _blocks_at_once(plan)
 
     def program(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, StepInfo]]:
         permit, records = records_of(permit, data)
         state, public = run.state, session.gate.public
         if sharding is not None:
-            memory, state = mesh.put_everywhere((memory, state), sharding)
+            memory, state = pytrees.put_everywhere((memory, state), sharding)
         some = (run.machine, loss, space, permit, memory, state, records, public, blocks, sharding)
         memory, state, info = run_part(*some)
         return memory, (state, info)
@@ -271,7 +271,7 @@ def run_blocks(
     def at(point: Float[Array, " dim"], record: PyTree) -> Any:
         return checked(space.unflatten(point), record)
 
-    spread = None if sharding is None else functools.partial(mesh.spread, sharding=sharding)
+    spread = None if sharding is None else functools.partial(pytrees.spread, sharding=sharding)
     vectors = vectors_of_loss(machine.estimator, at, data, spread)
     steps = functools.partial(_steps, machine, permit, public)
 
@@ -306,7 +306,7 @@ def run_part(
     """Some blocks of a round, as `run_blocks`; with records on several devices, its result on all."""
     run = (machine, loss, space, permit, memory, state, data, public, blocks, sharding)
     out = run_blocks(*run)
-    return out if sharding is None else mesh.everywhere(out, sharding)
+    return out if sharding is None else pytrees.everywhere(out, sharding)
 
 
 def _steps(
