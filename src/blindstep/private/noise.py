@@ -126,8 +126,8 @@ def lattice_noise(
 ) -> Float[Array, "*many size"]:
     """The noise of release number `release`: `size` whole numbers, held exactly in float64.
 
-    Guarantee: each is within total variation `discrete_gaussian.DISTANCE` of the discrete Gaussian
-    of standard deviation `discrete_gaussian.STD`. Distinct releases are distinct nonces and read
+    Guarantee: each is within total variation `lattice.DISTANCE` of the discrete Gaussian
+    of standard deviation `lattice.STD`. Distinct releases are distinct nonces and read
     disjoint parts of the ChaCha20 stream, so to anyone without the key they are independent.
     """
     release = jnp.asarray(release).astype(jnp.uint32)
