@@ -37,8 +37,8 @@ BLT = "audit --records 2000 --oracle variance-reduced --horizon 8 --mechanism bl
 CLIP, SCHEDULE, MECHANISMS, NOISE, LATTICE = (
     f"private/{name}.py" for name in ("clip", "schedule", "mechanisms", "noise", "lattice")
 )
-TERMS, GATE, ACCOUNTING, STATEMENT = (
-    f"private/{name}.py" for name in ("terms", "gate", "accounting", "statement")
+TERMS, GATE, ACCOUNTING, STATEMENT, COLUMNS = (
+    f"private/{name}.py" for name in ("terms", "gate", "accounting", "statement", "columns")
 )
 LEDGER, SESSION, SHARING = (f"ledger/{name}.py" for name in ("ledger", "session", "sharing"))
 GROUP = "processes/jax_group.py"

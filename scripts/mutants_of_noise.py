@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutant_kinds import (
     BLT,
+    COLUMNS,
     GATE,
     LATTICE,
     MECHANISMS,
@@ -228,14 +229,14 @@ OF_NOISE = (
     ),
     mutant(
         "our own columns on trust",
-        MECHANISMS,
+        COLUMNS,
         "if not np.all(norms[::-1] <= scaling):",
         "if not np.all(norms[::-1] <= 2 * scaling):",
         test_of("private", "mechanisms", "our_own_columns_are_not_taken_on_trust"),
     ),
     mutant(
         "columns of a mechanism from elsewhere on trust",
-        MECHANISMS,
+        COLUMNS,
         "    return _measured(mechanism)\n",
         "    return Columns(mechanism.column_norms(), mechanism.column_counts())\n",
         test_of("private", "mechanisms", "a_mechanism_that_would_void_the_guarantee_is_refused"),

@@ -95,6 +95,13 @@ def test_epsilon_is_never_below_the_truth_for_any_mu(mu, power, close):
         assert exact_delta(mu, epsilon * (1 - 1e-6)) > delta * (1 - 1e-12)
 
 
+def test_an_answer_moves_until_it_is_enough():
+    """In steps of 1e-9 of itself, then twice that, and so on: a billionth more takes one step."""
+    assert accounting._until(lambda value: value >= 1.0, 1.0, +1) == 1.0
+    assert accounting._until(lambda value: value >= 1 + 5e-10, 1.0, +1) == 1 + 1e-9
+    assert 0.5 > accounting._until(lambda value: value <= 0.5, 1.0, -1) > 0.2
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.floats(-6, 4), st.floats(-14, -0.05))
 def test_mu_is_never_above_what_was_asked_for(power, log_delta):
