@@ -480,11 +480,16 @@ def test_of_two_workers_each_sees_what_the_other_charged(tmp_path):
         two.begin("first", 0)
     two.begin("first", 1)
     before = people.stored()
-    with pytest.raises(RuntimeError, match="power"), people.database.begin() as connection:
-        ledger = open_sql(connection, "people")
-        ledger.register(identity(passes=2))
-        ledger.begin("first", 2)
-        raise RuntimeError("power")
+
+    def cut_short():
+        with people.database.begin() as connection:
+            ledger = open_sql(connection, "people")
+            ledger.register(identity(passes=2))
+            ledger.begin("first", 2)
+            raise RuntimeError("power")
+
+    with pytest.raises(RuntimeError, match="power"):
+        cut_short()
     assert people.stored() == before
     assert people.read().runs["first"].next_step == 2
     people.database.close()

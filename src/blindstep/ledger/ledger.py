@@ -133,7 +133,7 @@ class Ledger:
         return ledger
 
     def name_of(self, key: fingerprints.NoiseWords) -> str:
-        """The name of a noise key (`fingerprints`): the same throughout this ledger, another elsewhere."""
+        """The name of a noise key (`fingerprints`): one in all of this ledger, another elsewhere."""
         return fingerprints.key_id(key, self.account.id)
 
     def admit(self, identity: RunIdentity, *, recharge: bool = False, past: bool = False) -> None:
