@@ -29,7 +29,7 @@ from blindstep.insight.audit_bounds import Trials, keys_needed, measured_costs, 
 from blindstep.insight.audit_scene import Scene
 from blindstep.planning.plan import Plan
 from blindstep.private import accounting
-from blindstep.private.mechanisms import matrix_of
+from blindstep.private.columns import matrix_of
 from blindstep.private.noise import fresh_keys
 
 METHODS = ("many-runs", "one-run")

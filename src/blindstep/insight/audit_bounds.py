@@ -33,7 +33,7 @@ from scipy import optimize, stats
 
 from blindstep.insight.audit_scene import Blocks, Scene
 from blindstep.planning.plan import Plan
-from blindstep.private.mechanisms import matrix_of
+from blindstep.private.columns import matrix_of
 
 if TYPE_CHECKING:
     from blindstep.insight.audit import Audit

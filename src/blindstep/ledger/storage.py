@@ -1,12 +1,10 @@
-"""Where a run is kept, and how often it is saved.
+"""Where a run is kept, how often it is saved, and `plan.json`, its plan for people to read.
 
-`plan.json` in a run directory: the plan, for people to read. The checkpoint has its fingerprint.
+A checkpoint holds the fingerprint of that plan.
 
-What all processes of a run must agree on before it begins, and what process 0 hands to the others.
-
-Noise is a function of the key and of the number of a release. So two processes that release other
-values under one key would give away how these differ, in the clear. Whatever a release depends on is
-therefore compared first.
+All processes of a run must agree on what it depends on before it begins (`agree`), and process 0 hands
+the others its state (`share`). Noise is a function of the key and of the number of a release: two
+processes that released different values under one key would give away the difference in the clear.
 """
 
 from __future__ import annotations
