@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from blindstep.errors import count
+from blindstep.errors import InvalidArgument, count
 from blindstep.private import blt_table
 
 State = Float[Array, "slots size"]
@@ -34,11 +34,33 @@ Place = Int[Array, ""]
 PerStep = Float[np.ndarray, " steps"]
 
 
+# Every mechanism by its name: a plan's file has the name alone.
+MECHANISMS: dict[str, type[Mechanism]] = {}
+
+
+def mechanism_named(name: object) -> type[Mechanism]:
+    """The mechanism of this name, of this package or of anybody's."""
+    if not isinstance(name, str) or name not in MECHANISMS:
+        raise InvalidArgument(
+            f"mechanism must be one of {', '.join(MECHANISMS)}, got {name!r}: for one of your own, "
+            "import the module that defines it first."
+        )
+    return MECHANISMS[name]
+
+
 class Mechanism(eqx.Module):
-    """A lower-triangular matrix C of size `steps`, with entries in [0, 1]."""
+    """A lower-triangular matrix C of size `steps`, with entries in [0, 1].
+
+    A subclass with a `name` can be asked for by that name, in a method and in a plan's file.
+    """
 
     name: ClassVar[str]
     steps: eqx.AbstractVar[int]
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "name" in vars(cls):
+            MECHANISMS[cls.name] = cls
 
     @property
     def roundings(self) -> int:
