@@ -10,27 +10,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see; a test holds it against the table below
-    from blindstep import errors
-    from blindstep.estimate.bounds import Bounds
-    from blindstep.insight.audit import audit
-    from blindstep.insight.certificate import certificate
-    from blindstep.insight.report import report
-    from blindstep.losses.data_frames import encode
-    from blindstep.losses.engines import Host
-    from blindstep.losses.people import People
-    from blindstep.planning.auto import Auto
-    from blindstep.planning.klt import Klt
-    from blindstep.planning.paper import Paper
-    from blindstep.planning.plan import Plan
-    from blindstep.planning.planner import plan
-    from blindstep.planning.questions import Questions
-    from blindstep.planning.tight import Tight
-    from blindstep.private.statement import Privacy
-    from blindstep.run.ask_tell import Optimizer
-    from blindstep.run.minimize import minimize
-    from blindstep.run.result import Result
-    from blindstep.run.tune import tune
-    from blindstep.run.value import value
+    from blindstep import errors as errors
+    from blindstep.estimate.bounds import Bounds as Bounds
+    from blindstep.insight.audit import audit as audit
+    from blindstep.insight.certificate import certificate as certificate
+    from blindstep.insight.report import report as report
+    from blindstep.losses.data_frames import encode as encode
+    from blindstep.losses.engines import Host as Host
+    from blindstep.losses.people import People as People
+    from blindstep.planning.auto import Auto as Auto
+    from blindstep.planning.klt import Klt as Klt
+    from blindstep.planning.paper import Paper as Paper
+    from blindstep.planning.plan import Plan as Plan
+    from blindstep.planning.planner import plan as plan
+    from blindstep.planning.questions import Questions as Questions
+    from blindstep.planning.tight import Tight as Tight
+    from blindstep.private.statement import Privacy as Privacy
+    from blindstep.run.ask_tell import Optimizer as Optimizer
+    from blindstep.run.minimize import minimize as minimize
+    from blindstep.run.result import Result as Result
+    from blindstep.run.tune import tune as tune
+    from blindstep.run.value import value as value
 
 __version__ = "0.2.0"
 

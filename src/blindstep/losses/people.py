@@ -75,9 +75,7 @@ class People:
     @property
     def unit(self) -> str:
         """What is protected."""
-        return (
-            f"{PERSON} (all rows of one identifier are one record, at most {self.rows} of them used)"
-        )
+        return f"{PERSON} (all rows of one identifier are one record, at most {self.rows} of them used)"
 
     def grouped(self, number: int) -> Grouped:
         """Which of `number` rows each person's slots hold."""

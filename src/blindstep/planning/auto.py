@@ -29,6 +29,7 @@ from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import MOST_PRODUCTS, CalibrationQuery
 from blindstep.estimate.gradients import COST
 from blindstep.estimate.scales import ScaleFinder
+from blindstep.optimize.learners import Falling, Learner
 from blindstep.planning.estimates import Calibration, Gradients, Values
 from blindstep.planning.method import EstimateKind, Method, Problem
 from blindstep.planning.natural import (
@@ -66,6 +67,7 @@ class Auto(Method):
         passes: the most passes over the records.
         directions: random directions of a step.
         estimate: what a record's vector is made of: "values" of its loss, or its "gradient".
+        learner: what turns released gradients into moves. Default: steps whose length falls to 0.
     """
 
     name: ClassVar[str] = "auto"
@@ -73,6 +75,7 @@ class Auto(Method):
     passes: int | None = None
     directions: int | None = None
     estimate: EstimateKind = "values"
+    learner: Learner | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +94,7 @@ class Auto(Method):
                     "its loss. Leave it out."
                 )
             return plan_network(
-                problem, self.name, self.most(problem), self.passes, self.directions
+                problem, self.name, self.most(problem), self.passes, self.directions, self.learner
             )
         return self._plan(problem, self.most(problem) or EVALUATIONS)
 
@@ -144,6 +147,7 @@ class Auto(Method):
             horizon=horizon,
             batch=batch,
             reach=fewer * min(_SHORTEST * wide, _LONGEST),
+            learner=self.learner or Falling(nearest=0.1),
         )
 
 

@@ -116,7 +116,9 @@ def _their_bound(made: Plan) -> float:
     assert made.gap is not None
     assert made.moments is not None
     noise = math.sqrt(made.size) * made.release_std()
-    off = float(np.sqrt(np.max(estimation_error(made, made.lipschitz, made.moments) ** 2 + noise**2)))
+    off = float(
+        np.sqrt(np.max(estimation_error(made, made.lipschitz, made.moments) ** 2 + noise**2))
+    )
     size = math.hypot(made.lipschitz, off)
     steps = made.rounds * made.horizon
     return made.gap / (made.reach * steps) + 1.5 * size / math.sqrt(made.horizon) + off

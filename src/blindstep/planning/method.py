@@ -26,6 +26,7 @@ from typing import get_type_hints as hints_of
 from blindstep.errors import InvalidArgument, count, typed_record
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import sampler_named
+from blindstep.optimize.learners import ConstantStep, Learner
 from blindstep.planning.checks import check_privacy, moderate, moderate_bounds, one_of
 from blindstep.planning.theory import Theorem
 from blindstep.private.mechanisms import mechanism_named
@@ -129,6 +130,10 @@ def check_fields(method: Any) -> None:
             get_args(kind)[1](value)
         elif kind is Bounds:
             moderate_bounds(value)
+        elif kind is Learner and not isinstance(value, Learner):
+            raise InvalidArgument(
+                f"{name} must be a learner such as AdaptiveStep(), got {value!r}."
+            )
 
 
 @functools.lru_cache(maxsize=512)
@@ -163,12 +168,14 @@ class Certified(Method):
         lipschitz: Lipschitz bound of the loss. It is enforced by clamping: privacy does not rest on it.
         gap: bound on F(start) - inf F.
         bounds: further bounds to enforce.
+        learner: what turns released gradients into moves. Default: descent with the theorem's step.
     """
 
     radius: float
     lipschitz: float
     gap: float
     bounds: Bounds = Bounds()
+    learner: Learner = ConstantStep()
 
     def require_tolerance(self, tolerance: float) -> None:
         """Raise where every point meets the tolerance."""
@@ -202,6 +209,7 @@ def given(method: Any, problem: Problem) -> dict[str, Any]:
         "bounds": bounds if slope is None else bounds & Bounds(lipschitz=slope),
         "lipschitz": slope,
         "gap": method.gap,
+        "learner": method.learner,
     }
 
 

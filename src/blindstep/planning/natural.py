@@ -11,6 +11,7 @@ from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.gradients import COST
 from blindstep.estimate.scales import ScaleFinder
+from blindstep.optimize.learners import Learner
 from blindstep.planning.estimates import Calibration, Estimate
 from blindstep.planning.method import Problem
 from blindstep.planning.plan import Plan, finished
@@ -38,6 +39,7 @@ def in_natural_units(
     horizon: int,
     batch: int,
     reach: float,
+    learner: Learner,
 ) -> Plan:
     """A plan with calibrations, then steps, each of which shows the loss as well."""
     made = Plan(
@@ -60,6 +62,7 @@ def in_natural_units(
         natural_units=True,
         calibration=calibration,
         curve=CURVE,
+        learner=learner,
     )
     return finished(made, after=_notes(made, calibration))
 

@@ -33,6 +33,7 @@ from typing import NamedTuple
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.directions import Signs
+from blindstep.optimize.learners import Falling, Learner
 from blindstep.planning import natural
 from blindstep.planning.estimates import Calibration, Values
 from blindstep.planning.method import Problem
@@ -62,6 +63,7 @@ def plan_network(
     evaluations: int | None,
     passes: int | None,
     directions: int | None,
+    learner: Learner | None,
 ) -> Plan:
     """The plan for a network; `name` is that of the method.
 
@@ -91,6 +93,8 @@ def plan_network(
         horizon=horizon,
         batch=batch,
         reach=reach,
+        # Numbers of 16 bits would swallow closer probes of a network.
+        learner=learner or Falling(nearest=1.0),
     )
 
 

@@ -16,7 +16,7 @@ from blindstep.estimate.directions import Moments, Signs, sampler_named
 from blindstep.estimate.estimators import Sharing, ValueEstimator
 from blindstep.estimate.gradients import GradientEstimator
 from blindstep.estimate.vectors import Estimator
-from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Falling, Learner
+from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Learner, Pace
 from blindstep.optimize.machine import Machine
 from blindstep.optimize.prefix import prefix_of
 from blindstep.planning import bound, checks, serialisation
@@ -66,6 +66,8 @@ class Plan:
         by_corollary: whether noise is what Corollary cor:privacy gives, or the least that is enough.
         calibration: how the run finds the scales of the problem; None if it does not.
         curve: weight of the loss in each release, whose mean is then part of the history; 0: none.
+        learner: what turns releases into moves; None: the theorem's step where there is one, else an
+            adaptive one.
     """
 
     method: str
@@ -89,6 +91,7 @@ class Plan:
     by_corollary: bool = False
     calibration: Calibration | None = None
     curve: float = 0.0
+    learner: Learner | None = None
 
     def __post_init__(self) -> None:
         checks.check(self)
@@ -174,20 +177,21 @@ class Plan:
 
         Where the loss `jumps`, a run that finds its scales probes farther out.
         """
-        reach, step = float(self.reach), self.step
-        if self.natural_units:
-            # Numbers of 16 bits would swallow closer probes of a network.
-            nearest = 1.0 if self.sampler == Signs.name else 0.1
-            widening = 4.0 if jumps else 1.0
-            learner: Learner = Falling(reach, self.schedule.releases, widening, nearest)
-        else:
-            learner = AdaptiveStep(reach) if step is None else ConstantStep(reach, step)
+        widening = 4.0 if self.natural_units and jumps else 1.0
         return Machine(
             estimator=self.estimator,
             prefix=prefix_of(self.terms.mechanism),
-            learner=learner,
+            learner=self.chosen_learner,
+            pace=Pace(float(self.reach), self.schedule.releases, self.step, widening),
             horizon=self.horizon,
         )
+
+    @property
+    def chosen_learner(self) -> Learner:
+        """The learner; if none was chosen, the theorem's step where there is one, else an adaptive one."""
+        if self.learner is not None:
+            return self.learner
+        return AdaptiveStep() if self.step is None else ConstantStep()
 
     # -- what it costs ----------------------------------------------------------------------------
 
@@ -391,4 +395,5 @@ class Plan:
 def finished(plan: Plan, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Plan:
     """The plan with its notes, refused where its privacy could not be stated."""
     accounting.epsilon(plan.mu, plan.delta, plan.terms.slack())
-    return replace(plan, notes=(*before, *serialisation.verdict(plan), *after))
+    said = (*before, *serialisation.verdict(plan), *after)
+    return replace(plan, notes=said, learner=plan.chosen_learner)

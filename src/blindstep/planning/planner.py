@@ -72,7 +72,9 @@ def plan(
 def require_method(method: object) -> None:
     """Raise unless this is a method."""
     if isinstance(method, type) and issubclass(method, Method):
-        raise InvalidArgument(f"method is the class {method.__name__}: make one, {method.__name__}(...).")
+        raise InvalidArgument(
+            f"method is the class {method.__name__}: make one, {method.__name__}(...)."
+        )
     if not isinstance(method, Method):
         raise InvalidArgument(
             f"method must be a method such as Auto() or Tight(radius=0.1, ...), got {method!r}."

@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from blindstep.errors import InvalidArgument, typed_record
 from blindstep.estimate.bounds import Bounds
+from blindstep.optimize.learners import Falling, Learner
 from blindstep.planning.estimates import Values
 from blindstep.planning.method import Method, Problem
 from blindstep.planning.plan import Plan, finished
@@ -40,12 +41,14 @@ class Questions(Method):
         questions: how many questions each person answers: 2, or another even number.
         range: the smallest and the largest answer.
         first_batch: people of a step. Default: a sixteenth of them.
+        learner: what turns released gradients into moves. Default: steps whose length falls to 0.
     """
 
     name: ClassVar[str] = "questions"
     questions: int = 2
     range: tuple[float, float] = (0.0, 1.0)
     first_batch: int | None = None
+    learner: Learner = Falling(nearest=0.1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,6 +94,7 @@ class Questions(Method):
             gap=None,
             privacy=problem.privacy,
             natural_units=True,
+            learner=self.learner,
         )
         return finished(
             made,

@@ -17,6 +17,7 @@ import numpy as np
 from blindstep.errors import InvalidArgument, count, finite
 from blindstep.estimate.bounds import Bounds
 from blindstep.ledger import files
+from blindstep.optimize.learners import ConstantStep, Learner, learner_from_dict, learner_to_dict
 from blindstep.planning import bound
 from blindstep.planning.estimates import ESTIMATES, Calibration, Estimate
 from blindstep.private.statement import Privacy
@@ -47,6 +48,7 @@ def choices_of(plan: Plan) -> dict[str, Any]:
     if plan.calibration is not None:
         made["calibration"]["leaves"] = list(plan.calibration.leaves)
     made["notes"] = list(plan.notes)
+    made["learner"] = None if plan.learner is None else learner_to_dict(plan.learner)
     return made
 
 
@@ -117,7 +119,9 @@ def _value(name: str, value: Any, hint: Any) -> Any:
         return value
     if (hint == float | None) or (hint is str and isinstance(value, str)):
         return value
-    if hint == Calibration | None and value is None:
+    if hint == Learner | None and isinstance(value, dict):
+        return learner_from_dict(value)
+    if hint in (Calibration | None, Learner | None) and value is None:
         return None
     raise _refused(f"{name} cannot be {value!r}")
 
@@ -171,7 +175,11 @@ def _whose(plan: Plan) -> str:
 
 def rows(plan: Plan) -> list[tuple[str, str, str]]:
     """The plan as (name, value, meaning): what a table shows."""
-    step = "adaptive" if plan.step is None else f"{plan.step:.4g}"
+    step = (
+        plan.chosen_learner.name
+        if not isinstance(plan.chosen_learner, ConstantStep) or plan.step is None
+        else f"{plan.step:.4g}"
+    )
     tolerance = "nothing certified" if plan.tolerance is None else f"{plan.tolerance:.4g}"
     if plan.vacuous:
         tolerance += "  (vacuous: no better than L)"

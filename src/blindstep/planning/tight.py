@@ -15,6 +15,7 @@ from blindstep.errors import InvalidArgument, typed_record
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.frames import Structured
 from blindstep.estimate.gradients import COST
+from blindstep.optimize.learners import Learner
 from blindstep.planning.bound import moments_of
 from blindstep.planning.estimates import Estimate, Gradients, Values
 from blindstep.planning.method import (
@@ -66,6 +67,7 @@ class Tight(Method):
         smoothing: how far from a point the loss is evaluated (h).
         reach: the longest step (D).
         estimate: what a record's vector is made of: "values" of its loss, or its "gradient".
+        learner: what turns released gradients into moves. Default: the theorem's step, if L is known.
     """
 
     name: ClassVar[str] = "tight"
@@ -88,6 +90,7 @@ class Tight(Method):
     smoothing: float | None = None
     reach: float | None = None
     estimate: EstimateKind = "values"
+    learner: Learner | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -31,7 +31,7 @@ from blindstep.planning.plan import Plan
 from blindstep.private.gate import Contributions, Gate, Memory, Permit
 from blindstep.private.schedule import Kind
 from blindstep.processes.jax_group import ProcessGroup
-from blindstep.run.step import records_of
+from blindstep.run.loop import records_of
 
 Points = Float[np.ndarray, "evaluations dim"]
 Answers = Float[np.ndarray, "batch evaluations"]

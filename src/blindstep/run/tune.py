@@ -137,7 +137,11 @@ def tune(
     Returns:
         The chosen result, all others, their private scores and one statement.
     """
-    tried, data, whose = _candidates(candidates, loss, params, score), arrays_of(data), people_of(people)
+    tried, data, whose = (
+        _candidates(candidates, loss, params, score),
+        arrays_of(data),
+        people_of(people),
+    )
     records = count_records(by_person(loss, params, data, whose)[1])
     check_delta(privacy, records)
     storage = Storage(checkpoint, ledger, budget)

@@ -146,9 +146,7 @@ class StudySpec(_Strict):
     def plan(self) -> Plan:
         """The plan: two questions a person, answers as losses from 0 to 1."""
         asked = Questions(questions=2, range=(0, 1), first_batch=self.slots)
-        return plan(
-            asked, dim=len(self.parameters), records=self.people, privacy=self.privacy
-        )
+        return plan(asked, dim=len(self.parameters), records=self.people, privacy=self.privacy)
 
     @property
     def names(self) -> list[str]:

@@ -16,9 +16,9 @@ from jaxtyping import Int, PyTree
 
 from blindstep.errors import InvalidArgument
 from blindstep.losses.people import People
-from blindstep.private.accounting import RECORD
 from blindstep.losses.rehearsal import made_up
 from blindstep.losses.silence import interrupt, silence
+from blindstep.private.accounting import RECORD
 
 # Of made-up records.
 KINDS = (0, 1, 2, 3, 4)

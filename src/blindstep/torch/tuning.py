@@ -17,8 +17,8 @@ from blindstep.estimate.directions import Signs
 from blindstep.ledger import fingerprints
 from blindstep.ledger.storage import Storage
 from blindstep.losses.people import People, people_of
-from blindstep.planning.checks import check_delta, check_prospects
 from blindstep.planning.auto import Auto
+from blindstep.planning.checks import check_delta, check_prospects
 from blindstep.planning.method import Method, Problem
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import require_method
@@ -34,7 +34,7 @@ from blindstep.torch.evaluate import Loss, ModelEvaluator
 from blindstep.torch.group import TorchGroup
 from blindstep.torch.records import Collate, Records
 from blindstep.torch.run import run
-from blindstep.torch.tuned_model import Result
+from blindstep.torch.tuned_model import TunedModel
 from blindstep.torch.weights import Weights
 
 # How long a run takes unless the user says, in seconds, and the most evaluations of such a run.
@@ -61,7 +61,7 @@ def minimize(
     seed: int | None = None,
     progress: bool | None = None,
     rehearse: bool = True,
-) -> Result:
+) -> TunedModel:
     """Tune a model privately, from values of the loss alone: no gradient, and inference memory.
 
         result = blindstep.torch.minimize(model, loss, data, bs.Privacy(epsilon=2, delta=1e-5))
@@ -162,7 +162,7 @@ def plan(
 
 
 def load(model: torch.nn.Module, path: str | os.PathLike[str]) -> str:
-    """Make the tuned model from the base model and the file that `Result.save` wrote, bit for bit.
+    """Make the tuned model from the base model and the file that `TunedModel.save` wrote, bit for bit.
 
     The model is changed in place. It must be the base model of the run, in the same dtype and with the
     same parameters requiring a gradient; another one is refused. Gives the privacy statement.
@@ -180,19 +180,19 @@ def _lead(
     base: str,
     seed: int | None,
     progress: bool | None,
-) -> Result:
+) -> TunedModel:
     """The whole run, in the process that owns the gate; `base` is the fingerprint of the start."""
     known = _known(base, records, storage)
-    replay, told, seeded = run(plan, group, storage, known, seed, records.unit, progress)
-    history = history_of(plan, told, replay.unit)
+    replay, path, info, seeded = run(plan, group, storage, known, seed, records.unit, progress)
+    history = history_of(plan, info, replay.unit)
     best = result.best_round(history)
     group.put_back()
-    for move in replay.to_round(best):
+    for move in replay.to_round(path, best):
         group.move(move)
     said = of_plan(plan, seeded=seeded, unit=records.unit)
     names, sizes = tuple(group.weights.names), group.weights.sizes
     tuned = group.weights.fingerprint()
-    return Result(said, plan, history, best, base, tuned, names, sizes, replay)
+    return TunedModel(said, plan, history, best, base, tuned, names, sizes, replay, path)
 
 
 def _known(base: str, records: Records, storage: Storage) -> fingerprints.Fingerprints:
@@ -202,9 +202,7 @@ def _known(base: str, records: Records, storage: Storage) -> fingerprints.Finger
     return fingerprints.of_questions(None, start, arrays)
 
 
-def _plan_for(
-    call: Call, weights: Weights, records: Records, effort: Callable[[], int]
-) -> Plan:
+def _plan_for(call: Call, weights: Weights, records: Records, effort: Callable[[], int]) -> Plan:
     """The plan that was given, if it fits, or the one that the method makes."""
     if isinstance(call.method, Plan):
         made = ready(call.method, call)

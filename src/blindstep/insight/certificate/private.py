@@ -43,7 +43,7 @@ from blindstep.losses.evaluators import CompiledLoss, LossEvaluator, PlainLoss
 from blindstep.losses.pytrees import Loss, ParameterSpace
 from blindstep.losses.tasks import Task, Work, perform
 from blindstep.planning.checks import check_delta
-from blindstep.planning.theory import clip_bias, frame_moments
+from blindstep.planning.theory import clip_bias
 from blindstep.private.clip import unit_of
 from blindstep.private.gate import Gate, Memory, Permit
 from blindstep.private.lattice import STD
