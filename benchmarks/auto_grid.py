@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blindstep.planning.choices import Choices
+from plans import plan_of
 
 import blindstep as bs
 from blindstep.planning import tight
-from blindstep.planning.choices import Choices
 
 RESULTS = Path(__file__).parent / "results" / "auto_grid.json"
 
@@ -54,7 +55,7 @@ def choices_for(problem: dict[str, Any]) -> Choices:
         problem["dim"],
         problem["privacy"],
         problem["radius"],
-        bs.Lipschitz(problem["lipschitz"]),
+        bs.Bounds(lipschitz=problem["lipschitz"]),
         lipschitz=problem["lipschitz"],
         gap=problem["gap"],
     )
@@ -78,7 +79,7 @@ def main() -> None:
     rng, rows = np.random.default_rng(0), []
     for _ in range(100):
         problem = random_problem(rng)
-        made, best = bs.plan(**problem), best_fixed(problem, Grid())
+        made, best = plan_of(**problem), best_fixed(problem, Grid())
         assert made.tolerance is not None
         rows.append(
             {

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
+from plans import plan_of
 
 import blindstep as bs
 from blindstep.estimate.directions import Directions, Parts, Sphere
@@ -109,7 +110,7 @@ def svm(horizon: int = 1024, preset: str = "tight", sampler: Directions | None =
     if preset == "tight":
         choices |= {"oracle": "variance-reduced", "period": horizon, "first_batch": horizon + 1}
         choices |= {"diff_batch": 1, "directions": dim, "sharing": "record"}
-    plan = bs.plan(
+    plan = plan_of(
         records=records, dim=dim, privacy=_PRIVACY, radius=0.1, lipschitz=4.0, gap=1.0, **choices
     )
     params = np.zeros(dim, np.float32)
@@ -140,17 +141,19 @@ def network(inputs: int, hidden: int, *, directions: int, batch: int, steps: int
     labels = rng.integers(0, classes, batch * steps).astype(np.int32)
     dim = sum(math.prod(shape) for shape in shapes.values())
     plan = bs.plan(
+        bs.Tight(
+            radius=0.1,
+            bounds=bs.Bounds(clip=1.0, diff_clip=1.0),
+            oracle="naive",
+            period=1,
+            horizon=steps,
+            first_batch=batch,
+            directions=directions,
+            sharing="block",
+        ),
         records=batch * steps,
         dim=dim,
         privacy=_PRIVACY,
-        radius=0.1,
-        bounds=bs.Clip(1.0, 1.0),
-        oracle="naive",
-        period=1,
-        horizon=steps,
-        first_batch=batch,
-        directions=directions,
-        sharing="block",
     )
 
     def numpy_loss(x: np.ndarray, record: tuple[np.ndarray, int]) -> float:

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from blindstep.cli import app
 from blindstep.cli import train as command
-from blindstep.estimate.bounds import Clip
+from blindstep.estimate.bounds import Bounds
 from blindstep.ledger import data_ledger
+from blindstep.planning.auto import Auto
 from blindstep.planning.planner import plan as make_plan
 from blindstep.private.statement import Privacy
 
@@ -122,7 +123,7 @@ def test_a_run_without_a_radius_is_that_of_four_arguments(folder, monkeypatch):
     done, plan, _ = planned(folder, monkeypatch, fixed=ALONE)
     assert "lipschitz, gap in the file: for runs with --radius" in words(done.stderr)
     privacy = Privacy(epsilon=4)
-    made = make_plan(dim=2, records=2_000, privacy=privacy, evaluations=2**30)
+    made = make_plan(Auto(evaluations=2**30), dim=2, records=2_000, privacy=privacy)
     assert plan == made  # two directions and 160 steps are all that evaluations can buy
     _, plan, _ = planned(folder, monkeypatch, "--evaluations", "100000", fixed=ALONE)
     assert plan.evaluations <= 100_000
@@ -167,7 +168,7 @@ def test_without_a_bound_a_run_with_a_radius_clips_to_norm_1_and_says_so(folder,
     done, plan, _ = planned(folder, monkeypatch)
     assert "clipped to norm 1" in words(done.stderr)
     assert "so parameters move at most" in words(done.stderr)
-    assert plan.bounds == Clip(1.0)
+    assert plan.bounds == Bounds(clip=1.0)
 
 
 def test_an_interrupted_run_says_how_to_go_on(folder, monkeypatch):

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from plans import plan_of
 
 import blindstep as bs
 
@@ -14,7 +15,7 @@ def slope(params, record):
 
 
 def plan(**choices):
-    return bs.plan(
+    return plan_of(
         records=6,
         dim=4,
         privacy=bs.Privacy(mu=1.0),
@@ -31,10 +32,10 @@ def plan(**choices):
 def test_fraction_clipped_is_counted_on_public_records(sharing):
     # A linear loss with a full frame: a record's vector has the norm of its gradient, |record| sqrt(4).
     # The record whose loss is not finite counts 0, so nothing of it is clipped.
-    made = plan(bounds=bs.Clip(1.0), sharing=sharing)
+    made = plan(bounds=bs.Bounds(clip=1.0), sharing=sharing)
     assert bs.fraction_clipped(slope, jnp.zeros(4), DATA, made) == pytest.approx(2 / 6)
 
 
 def test_clamps_alone_clip_nothing():
-    made = plan(bounds=bs.Lipschitz(0.01))
+    made = plan(bounds=bs.Bounds(lipschitz=0.01))
     assert bs.fraction_clipped(slope, jnp.zeros(4), DATA, made) == 0.0

@@ -192,5 +192,5 @@ def test_a_loss_that_ray_s_workers_cannot_load_is_refused(ray):
         def __call__(self, x, z):
             return 0.0
 
-    with pytest.raises(bs.InvalidArgument, match=r"fresh process \(ValueError\)"):
+    with pytest.raises(bs.errors.InvalidArgument, match=r"fresh process \(ValueError\)"):
         through(Unloadable(), map=host.ray_map, timeout=60.0)

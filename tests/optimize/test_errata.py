@@ -7,9 +7,9 @@ import pytest
 from scipy.integrate import dblquad, quad
 from scipy.optimize import minimize_scalar
 from scipy.special import gamma
+from plans import plan_of
 
 import reference
-from blindstep.planning.planner import plan
 from blindstep.planning.theory import Problem
 from blindstep.private import accounting
 from blindstep.private.mechanisms import BinaryTree
@@ -20,7 +20,7 @@ FACTS = {"preset": "paper", "dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 
 
 def make(horizon=None, **choices):
     given = {**FACTS, "records": 10**6, "horizon": horizon, **choices}
-    return plan(**given, privacy=Privacy(mu=1.0))
+    return plan_of(**given, privacy=Privacy(mu=1.0))
 
 
 def test_erratum_1_tree_constant():

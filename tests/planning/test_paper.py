@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from plans import plan_of
 
 import reference
 from blindstep.errors import VacuousPlan
-from blindstep.estimate.bounds import Range
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Sphere
 from blindstep.optimize.prefix import prefix_of
-from blindstep.planning.planner import plan
 from blindstep.planning.theory import Problem, explicit_bound, oracle_errors, sphere_moments
 from blindstep.private.mechanisms import BinaryTree
 from blindstep.private.statement import Privacy
@@ -20,7 +20,7 @@ FACTS = {"preset": "paper", "dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 
 
 def make(horizon=None, mu=1.0, records=10**6, **choices):
     given = {**FACTS, "records": records, "horizon": horizon, **choices}
-    return plan(**given, privacy=Privacy(mu=mu))
+    return plan_of(**given, privacy=Privacy(mu=mu))
 
 
 @pytest.mark.parametrize(("horizon", "mu"), [(1, 1.0), (2, 0.1), (3, 3.0), (4, 1.0), (1000, 0.1)])
@@ -83,7 +83,7 @@ def test_a_vacuous_theorem_is_refused_and_a_fixed_horizon_is_told():
 
 
 def test_without_lipschitz_or_gap_privacy_is_planned_and_nothing_certified():
-    for known in ({"lipschitz": None, "bounds": Range(0, 1)}, {"gap": None}):
+    for known in ({"lipschitz": None, "bounds": Bounds(range=(0, 1))}, {"gap": None}):
         made = make(horizon=8, **known)
         assert made.tolerance is None
         assert made.mu <= 1.0

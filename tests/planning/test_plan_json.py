@@ -4,20 +4,30 @@ import json
 import random
 
 import pytest
+from plans import plan_of
 
 from blindstep.errors import BlindstepError, InvalidArgument
-from blindstep.estimate.bounds import Clip
+from blindstep.estimate.bounds import Bounds
+from blindstep.planning.auto import Auto
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import plan
+from blindstep.planning.tight import Tight
 from blindstep.private.statement import Privacy
 from mutations import spoil_bytes, spoil_text
 
 FACTS = {"records": 96, "dim": 2, "radius": 0.5, "lipschitz": 1.0, "gap": 1.0}
-PLAN = plan(**FACTS, privacy=Privacy(mu=1.0), horizon=4, period=4, bounds=Clip(1.0, 0.5))
+PLAN = plan_of(
+    **FACTS, privacy=Privacy(mu=1.0), horizon=4, period=4, bounds=Bounds(clip=1.0, diff_clip=0.5)
+)
 
-GRADIENTS = plan(
+GRADIENTS = plan_of(
     **{"records": 96, "dim": 2, "radius": 0.5, "horizon": 4, "period": 4, "estimate": "gradient"},
-    **{"privacy": Privacy(mu=1.0), "bounds": Clip(1.0, 0.5), "first_batch": 8, "diff_batch": 4},
+    **{
+        "privacy": Privacy(mu=1.0),
+        "bounds": Bounds(clip=1.0, diff_clip=0.5),
+        "first_batch": 8,
+        "diff_batch": 4,
+    },
 )
 
 
@@ -29,10 +39,14 @@ def edited(**changes):
     "made",
     [
         PLAN,
-        plan(**{**FACTS, "records": 10**4}, privacy=Privacy(epsilon=4), preset="paper", horizon=8),
-        plan(records=100, dim=2, radius=1, privacy=Privacy(epsilon=1.5), bounds=Clip(1)),
+        plan_of(
+            **{**FACTS, "records": 10**4}, privacy=Privacy(epsilon=4), preset="paper", horizon=8
+        ),
+        plan(
+            Tight(radius=1, bounds=Bounds(clip=1)), records=100, dim=2, privacy=Privacy(epsilon=1.5)
+        ),
         GRADIENTS,
-        plan(records=100, dim=2, privacy=Privacy(epsilon=1.5), estimate="gradient"),
+        plan(Auto(estimate="gradient"), records=100, dim=2, privacy=Privacy(epsilon=1.5)),
     ],
 )
 def test_plans_survive_json(made):

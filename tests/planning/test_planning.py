@@ -6,12 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from blindstep.planning.choices import Choices
+from plans import plan_of
 
 from blindstep.errors import InvalidArgument, VacuousPlan, answers_typos
-from blindstep.estimate.bounds import Clip, Range
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.estimators import Kind
 from blindstep.planning import planner
-from blindstep.planning.choices import Choices
 from blindstep.planning.plan import PastTheMost, Plan
 from blindstep.planning.planner import plan
 from blindstep.private import schedule
@@ -47,12 +48,12 @@ OF_0_1 = {
         (0.5684994212, 0.0121826669, (2435, 2435, 205, 2435, 1, 20)),
     ),
     "clip norm": (
-        {"records": 4000, "dim": 826, "radius": 2.0, "bounds": Clip(1.0), "passes": 20, **CLIPPED}
+        {"records": 4000, "dim": 826, "radius": 2.0, "bounds": Bounds(clip=1.0), "passes": 20, **CLIPPED}
         | {"privacy": Privacy(epsilon=4.38)},
         (None, 0.0089392945, (10, 1, 8, 1000, 1, 256)),
     ),
     "votes": (
-        {"records": 200_000, "radius": 3.0, "bounds": Range(0, 1), "oracle": "naive", **CLIPPED}
+        {"records": 200_000, "radius": 3.0, "bounds": Bounds(range=(0, 1)), "oracle": "naive", **CLIPPED}
         | {"privacy": Privacy(epsilon=1, delta=1e-6), "directions": 1, "sharing": "record"}
         | {"horizon": 10, "first_batch": 2000, "smoothing": 1.0, "reach": 0.2},
         (None, 0.0422467889, (10, 1, 10, 2000, 1, 1)),
@@ -65,7 +66,7 @@ OF_0_1 = {
 @pytest.mark.parametrize("name", OF_0_1)
 def test_plans_are_those_of_0_1(name):
     given, (tolerance, noise_std, numbers) = OF_0_1[name]
-    made = plan(**{**PROBLEM, **given})
+    made = plan_of(**{**PROBLEM, **given})
     names = ("horizon", "period", "rounds", "first_batch", "diff_batch", "directions")
     assert tuple(getattr(made, each) for each in names) == numbers
     # Now exact on a lattice, which costs less than half a percent, and never saves any.
@@ -80,7 +81,7 @@ def test_plans_are_those_of_0_1(name):
     "given", [{}, {"preset": "paper", "period": None}, {"mechanism": "sqrt", "sharing": "block"}]
 )
 def test_derived_numbers_are_those_of_the_gates_terms(given):
-    made = plan(**{**SMALL, **given})
+    made = plan_of(**{**SMALL, **given})
     terms = made.terms
     assert made.noise_std == terms.noise_std
     assert made.mu == terms.mu() <= made.privacy.mu
@@ -107,7 +108,7 @@ def test_fields_are_choices_and_nothing_derived():
     }
     assert names - asked == {"preset", "records", "notes"} | calibrations | {"sides"}
     # Replacing a choice moves everything that follows from it.
-    made = plan(**SMALL)
+    made = plan_of(**SMALL)
     less = dataclasses.replace(made, privacy=Privacy(mu=0.5))
     assert less.noise_std == pytest.approx(2 * made.noise_std, rel=1e-3)
     assert less.mu <= 0.5
@@ -116,7 +117,7 @@ def test_fields_are_choices_and_nothing_derived():
 
 
 def test_a_plan_is_checked_however_it_is_made():
-    made = plan(**SMALL)
+    made = plan_of(**SMALL)
     for wrong, says in [
         ({"period": 5}, "horizon 16 is not a multiple of the period 5"),
         ({"mechanism": "magic"}, "mechanism must be one of independent, tree"),
@@ -133,13 +134,13 @@ def test_a_plan_is_checked_however_it_is_made():
 
 
 def test_numbers_become_pythons_own():
-    made = plan(**{**SMALL, "records": np.int64(10**4), "lipschitz": 1, "gap": np.float64(2)})
+    made = plan_of(**{**SMALL, "records": np.int64(10**4), "lipschitz": 1, "gap": np.float64(2)})
     assert type(made.records) is int
     assert type(made.lipschitz) is type(made.gap) is float
 
 
 def test_a_plan_can_be_read_aloud():
-    made = plan(**SMALL)
+    made = plan_of(**SMALL)
     said = str(made)
     for words in ("rounds", "pass(es) over the records", "Certifies radius 0.1", "largest part"):
         assert words in said
@@ -162,7 +163,7 @@ def test_a_plan_can_be_read_aloud():
         ({"records": None, "tolerance": 0.5, "horizon": 5}, "leaves horizon and rounds"),
         ({"records": None, "tolerance": 0.5, "passes": 2, "first_batch": 5}, "certify nothing"),
         ({"lipschitz": None}, "nothing bounds"),
-        ({"lipschitz": None, "bounds": Range(0, 1), "preset": "paper"}, "fix horizon"),
+        ({"lipschitz": None, "bounds": Bounds(range=(0, 1)), "preset": "paper"}, "fix horizon"),
         ({"records": 1, "horizon": 2, "preset": "paper"}, "one round of horizon 2 needs 4 records"),
         ({"records": 10, "rounds": 9, "horizon": 2, "preset": "paper"}, "9 rounds of 4 records"),
         ({"gap": 0.0}, "gap must be above 0"),
@@ -179,7 +180,7 @@ def test_a_plan_can_be_read_aloud():
 )
 def test_requests_that_cannot_be_planned(wrong, says):
     with pytest.raises(InvalidArgument, match=says):
-        plan(**{**PROBLEM, "records": 10**6, **wrong})
+        plan_of(**{**PROBLEM, "records": 10**6, **wrong})
 
 
 def test_typos_are_answered_in_the_words_of_what_was_called():
@@ -206,15 +207,15 @@ def test_typos_are_answered_in_the_words_of_what_was_called():
 @pytest.mark.parametrize("preset", ["paper", pytest.param("klt", marks=pytest.mark.slow)])
 def test_records_and_tolerance_are_inverse(preset):
     arguments = {**PROBLEM, "dim": 5, "preset": preset}
-    wanted = plan(**arguments, tolerance=0.5)
+    wanted = plan_of(**arguments, tolerance=0.5)
     assert wanted.tolerance <= 0.5
-    assert plan(**arguments, records=wanted.records) == wanted
-    assert plan(**arguments, records=int(wanted.records * 0.99)).tolerance > 0.5
+    assert plan_of(**arguments, records=wanted.records) == wanted
+    assert plan_of(**arguments, records=int(wanted.records * 0.99)).tolerance > 0.5
 
 
 @pytest.mark.slow
 def test_records_and_tolerance_are_inverse_in_preset_tight():
-    wanted = plan(**PROBLEM, tolerance=0.2)
+    wanted = plan_of(**PROBLEM, tolerance=0.2)
     assert wanted.records == pytest.approx(1_511_424, rel=2e-3)  # as in 0.1
     assert wanted.tolerance <= 0.2
     assert "one more record" in wanted.explain()
@@ -226,12 +227,12 @@ def test_the_message_says_when_the_cap_on_releases_stopped_the_search(monkeypatc
     with pytest.raises(
         VacuousPlan, match=r"Records are not what is missing: a block of \d+ releas"
     ):
-        plan(**PROBLEM, preset="paper", tolerance=1e-3)
+        plan_of(**PROBLEM, preset="paper", tolerance=1e-3)
     # Where fewer records than that do, they are found.
-    assert plan(**{**PROBLEM, "dim": 1}, preset="paper", tolerance=0.5).horizon <= 2**10
+    assert plan_of(**{**PROBLEM, "dim": 1}, preset="paper", tolerance=0.5).horizon <= 2**10
 
 
 def test_the_most_records_are_tried_before_giving_up(monkeypatch):
     monkeypatch.setattr(planner, "_MOST_RECORDS", 10**4)
     with pytest.raises(VacuousPlan, match=r"up to 1e\+04 .* blocks of at most 4194304 and runs of"):
-        plan(**PROBLEM, preset="klt", tolerance=1e-6)
+        plan_of(**PROBLEM, preset="klt", tolerance=1e-6)

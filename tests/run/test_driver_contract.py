@@ -11,6 +11,7 @@ import typing
 import jax
 import numpy as np
 import pytest
+from plans import plan_of
 
 import blindstep as bs
 from blindstep.errors import BudgetExceeded, CheckpointMismatch, LedgerUnwritable, StorageError
@@ -37,11 +38,7 @@ from storage_helpers import flip
 PLANS = {
     "variance-reduced, own directions": PLAN,
     "naive, the frame of a block": NAIVE_PLAN,
-    "variance-reduced, the frame of a block": bs.plan(
-        records=24, dim=2, **BUDGET, bounds=bs.Lipschitz(1.0) & bs.Clip(1.0, 0.5), horizon=6, period=3,
-        first_batch=5, diff_batch=3, directions=1, sharing="block", mechanism="blt", rounds=2,
-        passes=2,
-    ),
+    "variance-reduced, the frame of a block": plan_of(records=24, dim=2, **BUDGET, bounds=bs.Bounds(lipschitz=1.0) & bs.Bounds(clip=1.0, diff_clip=0.5), horizon=6, period=3, first_batch=5, diff_batch=3, directions=1, sharing="block", mechanism="blt", rounds=2, passes=2),
 }  # fmt: skip
 
 
@@ -143,7 +140,7 @@ def test_seeded_runs_repeat_and_say_so_unseeded_ones_do_not(driver, whole):
 def test_an_optimizer_cannot_be_copied():
     opt = bs.Optimizer(PLAN, np.zeros(2))
     for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(bs.SecretCopied, match="start a second run instead"):
+        with pytest.raises(bs.errors.SecretCopied, match="start a second run instead"):
             attempt(opt)
 
 
@@ -153,10 +150,7 @@ LINE = np.zeros((2 * RELEASES, 1))
 
 def one_dimensional(data, driver):
     """Norms of releases at known increments: the loss is linear, and the path does not matter."""
-    plan = bs.plan(
-        records=len(data), dim=1, **BUDGET, bounds=bs.Clip(1.0), horizon=1, first_batch=2, directions=1,
-        rounds=RELEASES, passes=1, sharing="record",
-    )  # fmt: skip
+    plan = plan_of(records=len(data), dim=1, **BUDGET, bounds=bs.Bounds(clip=1.0), horizon=1, first_batch=2, directions=1, rounds=RELEASES, passes=1, sharing="record")  # fmt: skip
     result = run(driver, plan=plan, data=data, loss=lambda x, z: x[0] * z[0])
     return result.history.gradient_norm.ravel(), plan.noise_std / STD
 
@@ -225,7 +219,7 @@ def test_a_run_past_the_budget_is_refused_before_anything_is_evaluated(
             run(each, tmp_path / each, ledger=ledger, seed=2)
     assert seen == []
     assert ledger.read_bytes() == before
-    with pytest.raises(bs.InvalidArgument, match="give checkpoint or ledger"):
+    with pytest.raises(bs.errors.InvalidArgument, match="give checkpoint or ledger"):
         run(driver, budget=bs.Privacy(mu=2.0))
 
 
@@ -321,9 +315,11 @@ CALLS = {
 def test_a_mistyped_argument_is_answered_with_the_nearest_one(name):
     function, arguments = CALLS[name]
     called = name.removeprefix("host.")
-    with pytest.raises(bs.InvalidArgument, match=rf"^{called}\(\) .*'chekpoint'.*'checkpoint'"):
+    with pytest.raises(
+        bs.errors.InvalidArgument, match=rf"^{called}\(\) .*'chekpoint'.*'checkpoint'"
+    ):
         function(*arguments, chekpoint="run")
-    with pytest.raises(bs.InvalidArgument, match=r"'xyz': it has .*ledger"):
+    with pytest.raises(bs.errors.InvalidArgument, match=r"'xyz': it has .*ledger"):
         function(*arguments, xyz=1)
 
 
@@ -342,18 +338,18 @@ def test_every_choice_is_spelled_out_with_its_type(name):
         )
         assert re.search(rf"\b{choice}:", described)
     with pytest.raises(
-        bs.InvalidArgument, match="give a ready plan or privacy, radius, rounds, not both"
+        bs.errors.InvalidArgument, match="give a ready plan or privacy, radius, rounds, not both"
     ):
         function(*CALLS[name][1], plan=PLAN, **BUDGET, rounds=3)
-    with pytest.raises(bs.InvalidArgument, match="give privacy"):
+    with pytest.raises(bs.errors.InvalidArgument, match="give privacy"):
         function(*CALLS[name][1], rounds=3)
 
 
 def test_a_plan_for_others_is_refused(driver):
-    with pytest.raises(bs.InvalidArgument, match="plan again"):
+    with pytest.raises(bs.errors.InvalidArgument, match="plan again"):
         run(driver, start=np.zeros(3))
     if driver != "ask":
         with pytest.raises(
-            bs.InvalidArgument, match="for 24 records in dimension 2, but there are 23"
+            bs.errors.InvalidArgument, match="for 24 records in dimension 2, but there are 23"
         ):
             run(driver, data=DATA[:23])

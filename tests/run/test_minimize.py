@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from plans import plan_of
 
 import blindstep as bs
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.losses.error_checks import telling_failures
 from blindstep.losses.pytrees import ParameterSpace
-from blindstep.run import compiled
 from driver_runs import BUDGET, CHOICES, DATA, NAIVE, NAIVE_PLAN, PLAN, run, same
 
 START = np.zeros(2)
@@ -22,7 +22,7 @@ START = np.zeros(2)
 def test_it_gets_closer():
     target = np.array([0.3, -0.4])
     people = target + 0.1 * np.random.default_rng(1).normal(size=(24, 2))
-    plan = bs.plan(records=24, dim=2, **CHOICES | {"privacy": bs.Privacy(mu=8.0)})
+    plan = plan_of(records=24, dim=2, **CHOICES | {"privacy": bs.Privacy(mu=8.0)})
     result = run(plan=plan, data=people)
     assert np.linalg.norm(result.params - target) < 0.3
     assert result.privacy.mu <= 8.0
@@ -48,8 +48,7 @@ def test_a_second_call_compiles_nothing_whatever_data_start_budget_and_seed():
 
 def test_memory_is_bounded_by_a_chunk():
     records, dim = 100_000, 1000
-    plan = bs.plan(records=records, dim=dim, **BUDGET, preset="paper", lipschitz=1.0, horizon=2,
-                   first_batch=records - 1, diff_batch=1, rounds=1)  # fmt: skip
+    plan = plan_of(records=records, dim=dim, **BUDGET, preset="paper", lipschitz=1.0, horizon=2, first_batch=records - 1, diff_batch=1, rounds=1)  # fmt: skip
     space, data = ParameterSpace.of(np.zeros(dim)), jnp.zeros((records, 1))
     machine = minimize.prepare(plan.build(), space)
     session = Session(plan.terms, plan.to_dict(), machine.begin(jnp.zeros(dim)), Storage(), dict)
@@ -112,7 +111,7 @@ def by_callback(p, z):
 
 
 def test_an_exception_inside_a_compiled_program_tells_nothing(capfd, caplog):
-    failed = pytest.raises(bs.LossFailed, match=r"nothing of this round was released. Use")
+    failed = pytest.raises(bs.errors.LossFailed, match=r"nothing of this round was released. Use")
     with failed as failure:
         run(loss=by_callback, plan=NAIVE_PLAN)
     assert failure.value.__context__ is None
@@ -121,7 +120,7 @@ def test_an_exception_inside_a_compiled_program_tells_nothing(capfd, caplog):
 
 def test_nor_does_an_error_of_equinox():
     checked = eqx.filter_jit(lambda x: eqx.error_if(x, x > 1.0, "secret"))
-    with pytest.raises(bs.LossFailed) as failure:
+    with pytest.raises(bs.errors.LossFailed) as failure:
         telling_failures(lambda: checked(jnp.asarray(2.0)))
     assert failure.value.__context__ is None
 
@@ -182,7 +181,7 @@ def test_bad_input_is_refused_before_any_evaluation(change, says):
         return jnp.sum(jnp.abs(p - z))
 
     arguments = {"loss": loss, "params": START, "data": DATA, **CHOICES, **change}
-    with pytest.raises(bs.InvalidArgument, match=says):
+    with pytest.raises(bs.errors.InvalidArgument, match=says):
         bs.minimize(
             arguments.pop("loss"), arguments.pop("params"), arguments.pop("data"), **arguments
         )

@@ -15,11 +15,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from blindstep.errors import BudgetExceeded, InvalidArgument
 from blindstep.ledger.ledger import read_ledger
 from blindstep.losses.pytrees import ParameterSpace
+from blindstep.planning.auto import Auto
 from blindstep.planning.planner import plan as make_plan
 from blindstep.private import accounting
 from blindstep.private.noise import fresh_keys
 from blindstep.private.statement import Privacy, round_up, statement
-from blindstep.run.compiled import minimize
+from blindstep.run.minimize import minimize
 from blindstep.run.result import History, Result
 from blindstep.sklearn import ClassesFromData, PrivateClassifier, PrivateRegressor, models
 from blindstep.sklearn.models import REGRESSION
@@ -40,7 +41,7 @@ LITTLE = 2**14
 def no_run(loss, params, records, *, privacy, evaluations, seed, **storage):
     """What a run returns, without the run: weights that no record had a part in."""
     space, number = ParameterSpace.of(params), len(records["target"])
-    plan = make_plan(dim=space.dim, records=number, privacy=privacy, evaluations=evaluations)
+    plan = make_plan(Auto(evaluations=evaluations), dim=space.dim, records=number, privacy=privacy)
     mean, zeros = np.linspace(-1, 1, space.dim), np.zeros((plan.rounds, plan.horizon))
     said = statement(plan.terms, plan.delta, seeded=seed is not None)
     history = History(zeros, zeros)
@@ -122,8 +123,8 @@ def test_a_fit_is_the_run_of_four_arguments_and_keeps_to_its_evaluations():
         models.record_loss(models.logistic, classifies=True),
         layers,
         {"features": records, "target": labels},
-        privacy=Privacy(epsilon=1, delta=1e-5),
-        evaluations=LITTLE,
+        Privacy(epsilon=1, delta=1e-5),
+        method=Auto(evaluations=LITTLE),
         seed=3,
     )
     np.testing.assert_array_equal(model.coefs_[0], run.params[0][0])

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from plans import plan_of
 
 import blindstep as bs
 from blindstep.ledger import fingerprints
@@ -13,7 +14,6 @@ from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.losses import mesh
 from blindstep.losses.pytrees import ParameterSpace
-from blindstep.run import compiled
 
 RECORDS, DIM = 208, 3
 DATA = {
@@ -29,7 +29,7 @@ PLANS = {
         **{"sharing": "block", "sampler": "haar", "directions": 3},
     },
     "gradients": {
-        **{"estimate": "gradient", "lipschitz": None, "bounds": bs.Clip(1.0), "horizon": 3},
+        **{"estimate": "gradient", "lipschitz": None, "bounds": bs.Bounds(clip=1.0), "horizon": 3},
         **{"period": 1, "first_batch": 203, "passes": 6},
     },
 }
@@ -46,7 +46,7 @@ def run(data, plan, **options):
 
 def flops(data, plan_name, sharding):
     """Operations that each device does in one round, counted by the compiler."""
-    plan = bs.plan(records=RECORDS, dim=DIM, **BUDGET | PLANS[plan_name])
+    plan = plan_of(records=RECORDS, dim=DIM, **BUDGET | PLANS[plan_name])
     space = ParameterSpace.of(np.zeros(DIM))
     machine, found = minimize.prepare(plan.build(), space), []
     session = Session(plan.terms, plan.to_dict(), machine.begin(jnp.zeros(DIM)), Storage(), dict)
