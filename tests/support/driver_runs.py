@@ -99,8 +99,8 @@ def events(monkeypatch):
 
     noted(Ledger, "begin", lambda ledger, run, first, count=1: count)
     noted(host, "tasks_of", lambda *_: 0)
-    noted(compiled, "run_round", lambda machine, *_: machine.horizon)
-    noted(ask_tell, "release_answers", lambda *_: 1)
+    noted(compiled, "run_part", lambda machine, *rest: rest[-2] * machine.period)
+    noted(ask_tell, "step_from_answers", lambda *_: 1)
     return seen
 
 

@@ -19,7 +19,7 @@ import abc
 import dataclasses
 import inspect
 import math
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -46,23 +46,12 @@ class Pace(eqx.Module):
     widening: Scalar = 1.0
 
 
-class Seen(Protocol):
+class Seen:
     """The three numbers that a learner sees. A space may work each out only when it is asked for."""
 
-    @property
-    def gradient_square(self) -> Scalar:
-        """|g|^2 of the released gradient."""
-        ...
-
-    @property
-    def move_square(self) -> Scalar:
-        """|Delta|^2 of the last move."""
-        ...
-
-    @property
-    def product(self) -> Scalar:
-        """<Delta, g>."""
-        ...
+    gradient_square: Scalar  # |g|^2 of the released gradient
+    move_square: Scalar  # |Delta|^2 of the last move
+    product: Scalar  # <Delta, g>
 
 
 class Choice(NamedTuple):

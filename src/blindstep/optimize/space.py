@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import abc
 import functools
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -67,7 +68,8 @@ class Space(eqx.Module):
         """The path at the start of the next round, and the mean of this round's w."""
 
 
-class Numbers(NamedTuple):
+@dataclass(frozen=True)
+class Numbers(Seen):
     """The three numbers, worked out."""
 
     gradient_square: Float[Array, ""]

@@ -188,9 +188,21 @@ def run_blocks(
 
 
 @eqx.filter_jit
-def run_part(*run: Any) -> tuple[Memory, State, StepInfo]:
+def run_part(
+    machine: Machine,
+    loss: Loss,
+    space: ParameterSpace,
+    permit: Permit,
+    memory: Memory,
+    state: State,
+    data: PyTree,
+    public: Key[Array, ""],
+    blocks: int,
+    sharding: NamedSharding | None = None,
+) -> tuple[Memory, State, StepInfo]:
     """Some blocks of a round, as `run_blocks`; with records on several devices, its result on all."""
-    out, sharding = run_blocks(*run), run[-1]
+    run = (machine, loss, space, permit, memory, state, data, public, blocks, sharding)
+    out = run_blocks(*run)
     return out if sharding is None else mesh.everywhere(out, sharding)
 
 

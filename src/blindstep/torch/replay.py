@@ -26,7 +26,7 @@ from blindstep.estimate import draws
 from blindstep.estimate.directions import key_number, seeds
 from blindstep.estimate.scales import ScaleFinder
 from blindstep.estimate.vectors import Estimator
-from blindstep.optimize.learners import Choice
+from blindstep.optimize.learners import Choice, Seen
 from blindstep.optimize.machine import Machine
 from blindstep.optimize.space import Space
 from blindstep.planning.plan import Plan
@@ -207,7 +207,7 @@ class ModelSpace(Space):
         """The coefficients stand for the gradient."""
         return np.asarray(sums)
 
-    def see(self, path: ModelPath, gradient: Float[np.ndarray, " q"]) -> Any:
+    def see(self, path: ModelPath, gradient: Float[np.ndarray, " q"]) -> Seen:
         """Numbers that are worked out when they are asked for."""
         return _Seen(self, path, gradient)
 
@@ -233,7 +233,7 @@ class ModelSpace(Space):
         return replace(path, kept=kept), None
 
 
-class _Seen:
+class _Seen(Seen):
     """What a learner sees of a network's gradient. What it does not ask for is not computed."""
 
     def __init__(self, space: ModelSpace, path: ModelPath, gradient: np.ndarray) -> None:
