@@ -73,7 +73,7 @@ def one_run(
     )
     privacy, number = bs.Privacy(epsilon, DELTA), len(fit["label"])
     plan = blindstep.torch.plan(model, number, privacy=privacy, evaluations=most)
-    plan = dataclasses.replace(plan, bounds=Bounds(clip=clip * plan.bounds.first_clip))
+    plan = dataclasses.replace(plan, bounds=Bounds(clip=clip * plan.bounds.clip))
     blindstep.torch.minimize(model, loss, fit, plan=plan, batch=BATCH, progress=False)
     with torch.inference_mode():
         right = model(validation["features"]).argmax(1) == validation["label"]

@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.estimate.directions import Directions, Parts, Sphere
 from blindstep.planning.plan import Plan
+from plans import plan_of
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def svm(horizon: int = 1024, preset: str = "tight", sampler: Directions | None =
     rng, dim, records = np.random.default_rng(0), 123, 2 * horizon
     features = (rng.uniform(size=(records, dim)) < 14 / dim).astype(np.float32)
     labels = np.sign(rng.normal(size=records)).astype(np.float32)
-    choices: dict[str, Any] = {"preset": preset, "horizon": horizon}
+    choices: dict[str, Any] = {"method": preset, "horizon": horizon}
     if preset == "tight":
         choices |= {"oracle": "variance-reduced", "period": horizon, "first_batch": horizon + 1}
         choices |= {"diff_batch": 1, "directions": dim, "sharing": "record"}

@@ -22,7 +22,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from plans import plan_of
 
 import blindstep as bs
 from benchmarks import baselines
@@ -31,6 +30,7 @@ from benchmarks.baselines import Outcome, Setting
 from benchmarks.data import Records
 from benchmarks.problems import Problem
 from blindstep.losses.pytrees import ParameterSpace, count_records
+from plans import plan_of
 
 BLINDSTEP, GRADIENTS = "blindstep", "blindstep, gradients"
 TUNED, FIRST_ORDER = "blindstep, tuned", "first order, tuned"
@@ -180,7 +180,7 @@ def turned_plan(
     if setting.steps < 1:
         passes = plan.schedule.releases * plan.first_batch / records
         plan = plan_of(**given, passes=max(1, round(setting.steps * passes)))
-    clip = setting.clip * plan.bounds.first_clip
+    clip = setting.clip * plan.bounds.clip
     reach = setting.reach * plan.reach
     return dataclasses.replace(
         plan,

@@ -132,7 +132,7 @@ def test_a_worst_case_reaches_the_record_bound(kind, bounds, sampler, sharing, d
     values = np.stack([np.full(number, 1e6), np.full(number, -1e6)])
     found = np.asarray(estimator.coefficients(query, jnp.asarray(values)))
     vector = found if estimator.shared else found @ directions_of(estimator)
-    clip = bounds.first_clip if kind is Kind.GRAD else bounds.diff_clip
+    clip = bounds.clip if kind is Kind.GRAD else bounds.diff_clip
     length = min(np.linalg.norm(vector), clip)
     assert length == pytest.approx(estimator.record_bound(kind), rel=1e-12)
 
@@ -240,7 +240,7 @@ def test_second_moments_are_below_the_planners_bounds_and_these_below_the_paper(
 
 def test_bounds_combine_to_the_smallest():
     both = Bounds(lipschitz=2.0) & Bounds(range=(0, 3)) & Bounds(lipschitz=1.0) & Bounds(clip=5.0)
-    assert both == Bounds(lipschitz=1.0, width=3.0, first_clip=5.0)
+    assert both == Bounds(lipschitz=1.0, width=3.0, clip=5.0)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_the_clip_norms_are_those_of_the_equation(bounds, first, diff):
     estimate = GradientEstimator(DIM, bounds)
     assert [estimate.record_bound(kind) for kind in Kind] == [first, diff]
     # A worst case reaches them: the slope turns round between the points.
-    steep = replace(estimate, bounds=Bounds(lipschitz=bounds.lipschitz, first_clip=99.0))
+    steep = replace(estimate, bounds=Bounds(lipschitz=bounds.lipschitz, clip=99.0))
     if bounds.lipschitz < math.inf:
         for kind, reached in zip(Kind, (1.0, 2.0), strict=True):
             found = vectors(steep, lambda x, z: 2.0 * jnp.abs(x[0] - z[0]), MIDDLE, kind)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.insight import audit as auditing
@@ -15,7 +14,6 @@ from blindstep.insight import audit_bounds as bounds
 from blindstep.insight.audit_bounds import audit_table, save_plot
 from blindstep.insight.audit_scene import Scene
 from blindstep.optimize.prefix import MECHANISMS
-from blindstep.planning.auto import Auto
 from blindstep.private import accounting, gate
 from blindstep.private.noise import fresh_keys
 from blindstep.private.schedule import Schedule
@@ -25,8 +23,13 @@ from blindstep.private.terms import Terms
 def plan(preset="paper", dim=3, records=600, **choices):
     if "bounds" not in choices:
         choices |= {"lipschitz": 1.0, "gap": 1.0}
-    return plan_of(
-        dim=dim, records=records, privacy=bs.Privacy(mu=1.0), radius=0.1, preset=preset, **choices
+    return bs.plan(
+        dim=dim,
+        records=records,
+        privacy=bs.Privacy(mu=1.0),
+        radius=0.1,
+        preset=preset,
+        **choices,
     )
 
 
@@ -143,7 +146,7 @@ def test_a_plan_with_the_papers_epsilon_is_broken(honest):
 
 @pytest.mark.slow
 def test_canaries_in_one_run():
-    honest = plan(Auto(horizon=4), records=4000)
+    honest = plan(horizon=4, records=4000)
     found = bs.audit(honest, method="one-run", seed=0)
     assert found.holds
     assert found.pairs == honest.rounds
@@ -192,7 +195,7 @@ for mechanism in MECHANISMS:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_audit_of_every_preset_and_mechanism(name):
-    made = plan_of(**CASES[name])
+    made = plan(**CASES[name])
     found = bs.audit(made, seed=0)
     assert found.holds, found.reason
     assert 0.9 * found.claimed_mu < found.lower_bound_mu <= found.claimed_mu
@@ -249,6 +252,6 @@ def test_bugs_in_the_gate_are_found(name, monkeypatch):
     place, attribute, spoil = BUGS[name]
     monkeypatch.setattr(place, attribute, spoil(getattr(place, attribute)))
     jax.clear_caches()
-    found = bs.audit(plan_of(**VARIANCE_REDUCED, mechanism="tree", sharing="block"), seed=0)
+    found = bs.audit(plan(**VARIANCE_REDUCED, mechanism="tree", sharing="block"), seed=0)
     jax.clear_caches()
     assert found.verdict == "BROKEN"

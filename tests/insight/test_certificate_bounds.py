@@ -135,7 +135,7 @@ def test_a_clip_alone_is_refused():
     *_, without = prepared(bounds=bs.Bounds(lipschitz=1.0))
     assert with_clip > without + 0.1  # what the clip may cut away is in the bound
     estimator, *_ = prepared(bounds=bs.Bounds(range=(0.0, 1.0)))
-    assert estimator.bounds.first_clip == math.inf
+    assert estimator.bounds.clip == math.inf
 
 
 def test_a_private_certificate_holds(tmp_path):

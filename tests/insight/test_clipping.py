@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plans import plan_of
 
 import blindstep as bs
 
@@ -15,7 +14,7 @@ def slope(params, record):
 
 
 def plan(**choices):
-    return plan_of(
+    return bs.plan(
         records=6,
         dim=4,
         privacy=bs.Privacy(mu=1.0),

@@ -7,15 +7,15 @@ import pytest
 from scipy.integrate import dblquad, quad
 from scipy.optimize import minimize_scalar
 from scipy.special import gamma
-from plans import plan_of
 
 import reference
 from blindstep.planning.theory import Problem
 from blindstep.private import accounting
 from blindstep.private.mechanisms import BinaryTree
 from blindstep.private.statement import Privacy
+from plans import plan_of
 
-FACTS = {"preset": "paper", "dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 1.0}
+FACTS = {"method": "paper", "dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 1.0}
 
 
 def make(horizon=None, **choices):

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plans import plan_of
 
 import blindstep as bs
 import reference
@@ -15,12 +14,13 @@ from blindstep.private.lattice import STD
 from blindstep.private.noise import fresh_keys, lattice_noise, public_stream
 from blindstep.private.schedule import Kind
 from losses import capped_distance, capped_distance_numpy
+from plans import plan_of
 
 DIM = 4
 
 
 def make_plan(records, **choices):
-    return plan_of(records=records, preset="paper", dim=DIM, privacy=bs.Privacy(mu=2.0), radius=0.8, lipschitz=1.0, gap=1.0, **choices)  # fmt: skip
+    return plan_of(records=records, method="paper", dim=DIM, privacy=bs.Privacy(mu=2.0), radius=0.8, lipschitz=1.0, gap=1.0, **choices)  # fmt: skip
 
 
 def twin_inputs(plan, data, seed):

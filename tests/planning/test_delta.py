@@ -7,13 +7,13 @@ import sys
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plans import plan_of
 from typer.testing import CliRunner
 
 import blindstep as bs
 from blindstep.cli import app
 from blindstep.planning.checks import check_delta, fitting_delta
 from blindstep.sklearn import PrivateClassifier, PrivateRegressor
+from plans import plan_of
 
 DATA = np.linspace(-1.0, 1.0, 20)
 SMALL = {"radius": 1.0, "bounds": bs.Bounds(clip=1.0), "horizon": 2, "rounds": 2, "first_batch": 5}
@@ -49,7 +49,7 @@ def plan_command(privacy, _):
 
 def train_command(privacy, folder):
     (folder / "problem.py").write_text(PROBLEM)
-    choices = ("--radius", "1", "--clip", "1", "--passes", "1", "--horizon", "2", "--batch", "5")
+    choices = ("--radius", "1", "--clip", "1", "--passes", "1", "--horizon", "2", "--first-batch", "5")
     budget = ("--epsilon", "1", "--delta", str(privacy.delta))
     by_command("train", str(folder / "problem.py"), *choices, *budget)
 
@@ -67,16 +67,16 @@ def certificate(folder, **budgets):
 
 ENTRANCES = {
     "plan": lambda privacy, _: planned(privacy),
-    "minimize": lambda privacy, _: bs.minimize(loss, 0.0, DATA, privacy, **SMALL),
-    "host": lambda privacy, _: bs.minimize(loss, 0.0, DATA, privacy, evaluate=bs.Host(), **SMALL),
+    "minimize": lambda privacy, _: bs.minimize(loss, 0.0, DATA, privacy, method=bs.Tight(**SMALL)),
+    "host": lambda privacy, _: bs.minimize(loss, 0.0, DATA, privacy, method=bs.Tight(**SMALL), evaluate=bs.Host()),
     "ready plan": lambda privacy, _: bs.minimize(loss, 0.0, DATA, method=ready(privacy)),
     "ready plan, host": lambda privacy, _: bs.minimize(loss, 0.0, DATA, method=ready(privacy), evaluate=bs.Host()),
     "Optimizer": lambda privacy, _: bs.Optimizer(ready(privacy), 0.0),
     "classifier": lambda privacy, _: PrivateClassifier(
-        epsilon=1, delta=privacy.delta, evaluations=2**12, classes=[0, 1]
+        epsilon=1, delta=privacy.delta, method=bs.Auto(evaluations=2**12), classes=[0, 1]
     ).fit(DATA[:, None], np.arange(20) % 2),
     "regressor": lambda privacy, _: PrivateRegressor(
-        epsilon=1, delta=privacy.delta, evaluations=2**12
+        epsilon=1, delta=privacy.delta, method=bs.Auto(evaluations=2**12)
     ).fit(DATA[:, None], DATA),
     "budget of minimize": lambda privacy, folder: bs.minimize(loss, 0.0, DATA, method=planned(bs.Privacy(mu=0.1)), checkpoint=folder, budget=privacy),
     "budget of host": lambda privacy, folder: bs.minimize(loss, 0.0, DATA, method=planned(bs.Privacy(mu=0.1)), evaluate=bs.Host(), checkpoint=folder, budget=privacy),
@@ -84,7 +84,7 @@ ENTRANCES = {
         planned(bs.Privacy(mu=0.1)), 0.0, checkpoint=folder, budget=privacy
     ).close(),
     "budget of classifier": lambda privacy, folder: PrivateClassifier(
-        epsilon=0.1, delta=1e-6, evaluations=2**12, classes=[0, 1], checkpoint=folder, budget=privacy
+        epsilon=0.1, delta=1e-6, method=bs.Auto(evaluations=2**12), classes=[0, 1], checkpoint=folder, budget=privacy
     ).fit(DATA[:, None], np.arange(20) % 2),
     "certificate": lambda privacy, folder: certificate(folder, privacy=privacy),
     "budget of certificate": lambda privacy, folder: certificate(
@@ -166,7 +166,7 @@ def test_a_person_is_told_once_in_one_line(tmp_path):
         "import sys, numpy as np; from blindstep.cli import main\n"
         "open('problem.py', 'w').write(sys.argv.pop())\nmain()"
     )
-    choices = ("--radius", "1", "--clip", "1", "--passes", "1", "--horizon", "2", "--batch", "5")
+    choices = ("--radius", "1", "--clip", "1", "--passes", "1", "--horizon", "2", "--first-batch", "5")
     budget = ("--epsilon", "1", "--delta", "0.006", "--json")
     done = subprocess.run(
         [sys.executable, "-c", check, "train", "problem.py", *choices, *budget, PROBLEM],

@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from blindstep.planning.choices import Choices
-from plans import plan_of
 
 from blindstep.errors import InvalidArgument, VacuousPlan, answers_typos
 from blindstep.estimate.bounds import Bounds
@@ -15,11 +13,14 @@ from blindstep.estimate.estimators import Kind
 from blindstep.planning import planner
 from blindstep.planning.plan import PastTheMost, Plan
 from blindstep.planning.planner import plan
+from blindstep.planning.tight import Tight
 from blindstep.private import schedule
 from blindstep.private.statement import Privacy
+from plans import plan_of
 
 PROBLEM = {"dim": 20, "privacy": Privacy(mu=1.0), "radius": 0.1, "lipschitz": 1.0, "gap": 1.0}
 SMALL = {**PROBLEM, "records": 10**4, "horizon": 16, "period": 4, "first_batch": 40}
+LEFT_OUT = object()
 CLIPPED = {"lipschitz": None, "gap": None}
 
 
@@ -40,11 +41,11 @@ OF_0_1 = {
         (0.5009622868, 0.0614505083, (32, 1, 61, 512, 1, 5)),
     ),
     "theorem": (
-        {"records": 10**8, "dim": 5, "preset": "paper"},
+        {"records": 10**8, "dim": 5, "method": "paper"},
         (0.0701511356, 0.0016528926, (48400, 48400, 1033, 48401, 1, 5)),
     ),
     "klt": (
-        {"records": 10**6, "preset": "klt"},
+        {"records": 10**6, "method": "klt"},
         (0.5684994212, 0.0121826669, (2435, 2435, 205, 2435, 1, 20)),
     ),
     "clip norm": (
@@ -78,14 +79,15 @@ def test_plans_are_those_of_0_1(name):
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"preset": "paper", "period": None}, {"mechanism": "sqrt", "sharing": "block"}]
+    "given", [{}, {"method": "paper", "period": LEFT_OUT}, {"mechanism": "sqrt", "sharing": "block"}]
 )
 def test_derived_numbers_are_those_of_the_gates_terms(given):
-    made = plan_of(**{**SMALL, **given})
+    asked = {**SMALL, **given}
+    made = plan_of(**{name: at for name, at in asked.items() if at is not LEFT_OUT})
     terms = made.terms
     assert made.noise_std == terms.noise_std
     assert made.mu == terms.mu() <= made.privacy.mu
-    assert made.mu == pytest.approx(made.privacy.mu, rel=1e-9) or made.preset == "paper"
+    assert made.mu == pytest.approx(made.privacy.mu, rel=1e-9) or made.method == "paper"
     assert made.sensitivity == max(terms.sensitivities())
     assert made.passes == terms.schedule.passes
     assert made.size == terms.size == made.estimator.size
@@ -97,16 +99,10 @@ def test_derived_numbers_are_those_of_the_gates_terms(given):
 
 def test_fields_are_choices_and_nothing_derived():
     names = {field.name for field in dataclasses.fields(Plan)}
-    asked = {field.name for field in dataclasses.fields(Choices)}
-    calibrations = {
-        "calibrations",
-        "calibration_leaves",
-        "calibration_directions",
-        "calibration_batch",
-        "calibration_share",
-        "curve",
-    }
-    assert names - asked == {"preset", "records", "notes"} | calibrations | {"sides"}
+    asked = {field.name for field in dataclasses.fields(Tight)}
+    sizes = {"dim", "records", "privacy", "method", "notes"}
+    scaled = {"natural_units", "calibration", "curve"}
+    assert names - asked == sizes | scaled | {"by_corollary"}
     # Replacing a choice moves everything that follows from it.
     made = plan_of(**SMALL)
     less = dataclasses.replace(made, privacy=Privacy(mu=0.5))
@@ -121,7 +117,6 @@ def test_a_plan_is_checked_however_it_is_made():
     for wrong, says in [
         ({"period": 5}, "horizon 16 is not a multiple of the period 5"),
         ({"mechanism": "magic"}, "mechanism must be one of independent, tree"),
-        ({"sharing": "batch"}, "sharing must be one of record, block"),
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),
         ({"reach": math.nan}, "reach must be a finite number"),
     ]:
@@ -153,9 +148,9 @@ def test_a_plan_can_be_read_aloud():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"lipshitz": 1.0}, r"plan\(\) has no argument 'lipshitz': did you mean 'lipschitz'\?"),
+        ({"lipshitz": 1.0}, r"Tight\(\) has no argument 'lipshitz': did you mean 'lipschitz'\?"),
         ({"horizons": 1}, "did you mean 'horizon'"),
-        ({"secure": True}, "has no argument 'secure': it has dim, privacy"),
+        ({"secure": True}, "has no argument 'secure': it has radius, bounds"),
         ({"records": None}, "either records or tolerance"),
         ({"tolerance": 0.5}, "either records or tolerance"),
         ({"records": None, "tolerance": 2.0}, "every point meets it"),
@@ -163,14 +158,18 @@ def test_a_plan_can_be_read_aloud():
         ({"records": None, "tolerance": 0.5, "horizon": 5}, "leaves horizon and rounds"),
         ({"records": None, "tolerance": 0.5, "passes": 2, "first_batch": 5}, "certify nothing"),
         ({"lipschitz": None}, "nothing bounds"),
-        ({"lipschitz": None, "bounds": Bounds(range=(0, 1)), "preset": "paper"}, "fix horizon"),
-        ({"records": 1, "horizon": 2, "preset": "paper"}, "one round of horizon 2 needs 4 records"),
-        ({"records": 10, "rounds": 9, "horizon": 2, "preset": "paper"}, "9 rounds of 4 records"),
+        ({"passes": 2, "method": "paper"}, r"Paper\(\) has no argument 'passes'"),
+        ({"lipschitz": None, "method": "paper"}, "lipschitz must be a finite number"),
+        ({"records": 1, "horizon": 2, "method": "paper"}, "one round of horizon 2 needs 4 records"),
+        ({"records": 10, "rounds": 9, "horizon": 2, "method": "paper"}, "9 rounds of 4 records"),
         ({"gap": 0.0}, "gap must be above 0"),
         ({"radius": 1e40}, "radius must lie between 1e-30 and 1e\\+30"),
-        ({"bounds": 1.0}, r"bounds must be made of Clip.*got 1\.0"),
+        ({"bounds": 1.0}, r"bounds must be blindstep\.Bounds.*got 1\.0"),
         ({"privacy": 1.0}, r"privacy must be a budget such as.*got 1\.0"),
-        ({"preset": "fast"}, "preset must be one of auto, tight, paper, klt"),
+        ({"estimate": "slopes"}, "estimate must be one of values, gradient"),
+        ({"learner": 3}, "learner must be a learner such as"),
+        ({"sampler": "mine"}, "sampler must be one of .*import the module that defines it first"),
+        ({"mechanism": "mine"}, "import the module that defines it first"),
         ({"mechanism": "magic"}, "mechanism must be one of"),
         ({"sharing": "batch"}, "sharing must be one of record, block"),
         ({"oracle": "naive", "period": 4}, "naive oracle cannot have period 4"),
@@ -193,20 +192,17 @@ def test_typos_are_answered_in_the_words_of_what_was_called():
     with pytest.raises(InvalidArgument, match=r"Machine\(\) has no argument 'horzon'.*'horizon'"):
         Machine(horzon=3)
     # Editors still complete: the signature and the words are those of the function itself.
-    assert "lipschitz" in inspect.signature(plan).parameters
+    assert "lipschitz" in inspect.signature(Tight).parameters
+    assert "tolerance" in inspect.signature(plan).parameters
     assert "Plan a run" in (plan.__doc__ or "")
-    spelled = {each.name for each in dataclasses.fields(Choices)}
-    assert spelled | {"records", "tolerance", "preset", "leaves", "questions"} == set(
-        inspect.signature(plan).parameters
-    )
 
 
 # -- from a tolerance to records --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", ["paper", pytest.param("klt", marks=pytest.mark.slow)])
-def test_records_and_tolerance_are_inverse(preset):
-    arguments = {**PROBLEM, "dim": 5, "preset": preset}
+@pytest.mark.parametrize("method", ["paper", pytest.param("klt", marks=pytest.mark.slow)])
+def test_records_and_tolerance_are_inverse(method):
+    arguments = {**PROBLEM, "dim": 5, "method": method}
     wanted = plan_of(**arguments, tolerance=0.5)
     assert wanted.tolerance <= 0.5
     assert plan_of(**arguments, records=wanted.records) == wanted
@@ -214,7 +210,7 @@ def test_records_and_tolerance_are_inverse(preset):
 
 
 @pytest.mark.slow
-def test_records_and_tolerance_are_inverse_in_preset_tight():
+def test_records_and_tolerance_are_inverse_in_method_tight():
     wanted = plan_of(**PROBLEM, tolerance=0.2)
     assert wanted.records == pytest.approx(1_511_424, rel=2e-3)  # as in 0.1
     assert wanted.tolerance <= 0.2
@@ -227,12 +223,12 @@ def test_the_message_says_when_the_cap_on_releases_stopped_the_search(monkeypatc
     with pytest.raises(
         VacuousPlan, match=r"Records are not what is missing: a block of \d+ releas"
     ):
-        plan_of(**PROBLEM, preset="paper", tolerance=1e-3)
+        plan_of(**PROBLEM, method="paper", tolerance=1e-3)
     # Where fewer records than that do, they are found.
-    assert plan_of(**{**PROBLEM, "dim": 1}, preset="paper", tolerance=0.5).horizon <= 2**10
+    assert plan_of(**{**PROBLEM, "dim": 1}, method="paper", tolerance=0.5).horizon <= 2**10
 
 
 def test_the_most_records_are_tried_before_giving_up(monkeypatch):
     monkeypatch.setattr(planner, "_MOST_RECORDS", 10**4)
     with pytest.raises(VacuousPlan, match=r"up to 1e\+04 .* blocks of at most 4194304 and runs of"):
-        plan_of(**PROBLEM, preset="klt", tolerance=1e-6)
+        plan_of(**PROBLEM, method="klt", tolerance=1e-6)

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from blindstep.planning.choices import Choices
 from scipy.stats import t as student
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.planning.planner import plan as make_plan
-from blindstep.planning.tight import Search, Tight
+from blindstep.planning.search import Search
+from blindstep.planning.tight import Tight
 from blindstep.private.statement import statement
 from blindstep.run import result
+from plans import plan_of
 
 POPULATION, RECORDS = "the population", "the mean over the records"
 RUNS = 4
@@ -109,7 +109,7 @@ def check(plan, seed):
 
 
 def random_plan(number):
-    """The plan of a random request that promises something: every preset, one pass and several."""
+    """The plan of a random request that promises something: every method, one pass and several."""
     rng = np.random.default_rng(number)
     preset = ("tight", "klt", "tight", "paper")[number // 2 % 4]
     several = number % 2 == 1 and preset != "paper"
@@ -118,7 +118,7 @@ def random_plan(number):
     while True:
         lipschitz, radius = 10 ** rng.uniform(-0.5, 0.5, 2)
         asked = {
-            "preset": preset,
+            "method": preset,
             "dim": int(rng.integers(1, 4)),
             "records": int(10 ** (rng.uniform(1.2, 1.8) if several else rng.uniform(4.0, 4.6))),
             "privacy": bs.Privacy(mu=float(rng.uniform(4, 10))),
@@ -178,10 +178,8 @@ def test_what_holds_for_the_records_is_refuted_for_the_population(monkeypatch):
     other = make_plan(Tight(radius=0.5, bounds=bs.Bounds(clip=1.0), horizon=1), dim=1, records=2, privacy=bs.Privacy(mu=1.0))  # fmt: skip
     stated = statement(other.terms, 1e-5, seeded=True)
     monkeypatch.setattr(result, "of_plan", lambda *_, **__: stated)
-    given = Choices(
-        *(1, bs.Privacy(mu=1e3), 0.5, bs.Bounds(lipschitz=1.0)), lipschitz=1.0, gap=1.0, passes=5000
-    )
-    search = Search(given, 2)
+    given = Tight(0.5, lipschitz=1.0, gap=1.0, passes=5000)
+    search = Search(given, Problem(1, 2, bs.Privacy(mu=1e3)))
     plan = search.plan_at(search.best())
     assert plan.certifies == RECORDS
     rng, lean = np.random.default_rng(0), 0.5

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import norm
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.losses.pytrees import rounding
 from blindstep.planning.checks import doubts
 from driver_runs import CHOICES, NAIVE_PLAN, PLAN
+from plans import plan_of
 
 ONE = bs.Privacy(epsilon=1, delta=1e-5)
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from plans import plan_of
 
 import blindstep as bs
+from plans import plan_of
 
 BUDGET = bs.Privacy(epsilon=1, delta=1e-6)
 
@@ -36,15 +36,14 @@ def test_steps_of_a_given_size_reach_as_far_in_all():
     [
         ({"questions": 3}, "pairs"),
         ({"questions": 14}, "nothing more"),
-        ({"questions": 2, "bounds": bs.Bounds(clip=1.0)}, "range"),
-        ({"questions": 2, "radius": 1.0, "bounds": bs.Bounds(clip=1.0)}, "without a radius"),
-        ({"questions": 2, "horizon": 3}, "horizon"),
+        ({"questions": 2, "range": (1.0, 1.0)}, "range needs low < high"),
+        ({"questions": 2, "horizon": 3}, "has no argument 'horizon'"),
         ({"questions": 2, "first_batch": 1_001}, "only 1000 people"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(given, word):
     with pytest.raises(bs.errors.InvalidArgument, match=word):
-        plan_of(dim=6, records=1_000, privacy=BUDGET, **given)
+        plan_of(method="questions", dim=6, records=1_000, privacy=BUDGET, **given)
 
 
 def test_votes_find_a_taste():

@@ -1,4 +1,4 @@
-"""Presets `tight` and `klt`: less noise for the same guarantee, and a search that finds the best."""
+"""Methods `tight` and `klt`: less noise for the same guarantee, and a search that finds the best."""
 
 import math
 
@@ -6,18 +6,18 @@ import jax
 import numpy as np
 import pytest
 from benchmarks import auto_grid
-from plans import plan_of
+from tests.support.plans import plan_of
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds
+from blindstep.estimate.directions import Sphere
 from blindstep.estimate.frames import Haar, Structured
-from blindstep.planning.auto import Auto
 from blindstep.planning.bound import least_tolerance
-from blindstep.planning.klt import Klt
-from blindstep.planning.theory import clip_bias, frame_moments, sphere_moments
-from blindstep.planning.tight import Search
+from blindstep.planning.search import Search
+from blindstep.planning.theory import clip_bias
 from blindstep.private.schedule import MOST_RELEASES, Schedule
 from blindstep.private.statement import Privacy
+from plans import plan_of
 
 PRINTED = 4.599  # noise of the paper's constants at d = 100, T = 1024, mu = 1, per coordinate
 
@@ -43,7 +43,7 @@ def free():
 
 def test_38_times_less_noise_without_clipping():
     fixed = {"horizon": 1024, "first_batch": 1025, "diff_batch": 1}
-    tied = plan_of(**fixed, period=1024, smoothing=0.05, reach=0.05 / 1024)
+    tied = plan(**fixed, period=1024, smoothing=0.05, reach=0.05 / 1024)
     assert PRINTED / tied.release_std_max >= 38
     assert tied.mu == pytest.approx(1.0)
     # The noise is set by the DIFFs, which are not clipped.
@@ -54,7 +54,8 @@ def worst_ratio(seeds):
     coarse = auto_grid.Grid(periods=(0, 2, 6), blocks=(0, 4, 8), batches=(0, 4, 8), ratios=(0,))
     problems = [auto_grid.random_problem(np.random.default_rng(seed)) for seed in seeds]
     return max(
-        plan_of(**problem).tolerance / auto_grid.best_fixed(problem, coarse) for problem in problems
+        plan_of(**problem).tolerance / auto_grid.best_fixed(problem, coarse)
+        for problem in problems
     )
 
 
@@ -72,7 +73,7 @@ def test_the_search_is_within_5_percent_of_every_fixed_choice_of_ten_problems():
 def test_the_plan_states_the_bound_that_the_search_minimised():
     problem = auto_grid.random_problem(np.random.default_rng(9))
     made = plan_of(**problem)
-    search = Search(auto_grid.choices_for(problem), problem["records"])
+    search = Search(*auto_grid.asked_by(problem))
     assert made.tolerance == search.bound(search.best())
     assert least_tolerance(made) < made.tolerance
     assert made.mu == pytest.approx(made.privacy.mu, rel=1e-9)
@@ -80,9 +81,9 @@ def test_the_plan_states_the_bound_that_the_search_minimised():
 
 @pytest.mark.parametrize("records", [10**4, pytest.param(10**9, marks=pytest.mark.slow)])
 def test_the_oracle_can_be_fixed_and_the_search_is_no_worse(records):
-    best = plan(Auto(), records=records).tolerance
+    best = plan(records=records).tolerance
     for oracle in ("naive", "variance-reduced"):
-        made = plan(Auto(oracle=oracle), records=records)
+        made = plan(records=records, oracle=oracle)
         assert made.oracle == oracle
         assert (made.period == 1) == (oracle == "naive")
         assert best <= made.tolerance * (1 + 1e-9)
@@ -90,14 +91,14 @@ def test_the_oracle_can_be_fixed_and_the_search_is_no_worse(records):
 
 def test_what_is_fixed_stays():
     fixed = {"horizon": 64, "period": 8, "first_batch": 100, "diff_batch": 3, "directions": 50}
-    made = plan_of(**fixed, passes=2)
+    made = plan(**fixed, passes=2)
     for name, value in {**fixed, "passes": 2}.items():
         assert getattr(made, name) == value
 
 
 @pytest.mark.slow
 def test_more_of_each_resource_helps(free):
-    assert plan(Auto(), records=2 * 10**6).tolerance < free.tolerance
+    assert plan(records=2 * 10**6).tolerance < free.tolerance
     assert plan(privacy=Privacy(mu=2.0)).tolerance < free.tolerance
     assert "one more record" in free.explain()
     assert "The largest part is" in free.explain()
@@ -111,28 +112,28 @@ def test_more_of_each_resource_helps(free):
 def test_a_shared_frame_takes_any_directions():
     # The gate clips q coefficients, and (d/q) sqrt(q) clamp bounds their norm for all directions.
     fixed = {"oracle": "naive", "horizon": 64, "first_batch": 100, "directions": 25}
-    by_sampler = [plan_of(**fixed, sharing="block", sampler=s) for s in ("sphere", "structured")]
+    by_sampler = [plan(**fixed, sharing="block", sampler=s) for s in ("sphere", "structured")]
     for made in by_sampler:
         assert made.size == 25
         assert made.estimator.size == 25
         assert made.clips[0] <= 100 / math.sqrt(25)
-    assert plan_of(**fixed, sharing="record", sampler="sphere").size == 100
+    assert plan(**fixed, sharing="record", sampler="sphere").size == 100
 
 
 def test_a_clip_on_differences_is_paid_for():
     # Bounds may clip DIFFs below what a nonsmooth loss needs: the tolerance says what that costs.
     fixed = {"horizon": 64, "period": 8, "first_batch": 800, "diff_batch": 100, "smoothing": 0.05}
-    free = plan_of(**fixed)
+    free = plan(**fixed)
     unclipped = free.clips[1]
-    harmless = plan_of(**fixed, bounds=Bounds(clip=100.0, diff_clip=1.01 * unclipped))
+    harmless = plan(**fixed, bounds=Bounds(clip=100.0, diff_clip=1.01 * unclipped))
     assert harmless.bound == free.bound
-    clipped = plan_of(**fixed, bounds=Bounds(clip=100.0, diff_clip=0.1 * unclipped))
+    clipped = plan(**fixed, bounds=Bounds(clip=100.0, diff_clip=0.1 * unclipped))
     assert clipped.bound.bias > free.bound.bias
     assert clipped.noise_std < free.noise_std
 
 
 def test_records_beyond_what_can_be_numbered_are_left_over():
-    made = plan(Auto(first_batch=50, oracle="naive"), records=10**13)
+    made = plan(records=10**13, first_batch=50, oracle="naive")
     assert MOST_RELEASES - made.horizon < made.rounds * made.horizon <= MOST_RELEASES
     assert made.schedule.releases == made.rounds * made.horizon
     with pytest.raises(InvalidArgument, match="2147483648 releases"):
@@ -141,19 +142,19 @@ def test_records_beyond_what_can_be_numbered_are_left_over():
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(InvalidArgument, match="do not hold one round"):
-        plan(Auto(horizon=1000), records=10)
-    with pytest.raises(InvalidArgument, match="preset paper ties passes, got passes=2"):
-        plan(preset="paper", passes=2)
-    with pytest.raises(InvalidArgument, match="preset klt ties"):
-        plan(preset="klt", horizon=2)
+        plan(records=10, horizon=1000)
+    with pytest.raises(InvalidArgument, match=r"Paper\(\) has no argument 'passes'"):
+        plan(method="paper", passes=2)
+    with pytest.raises(InvalidArgument, match=r"Klt\(\) has no argument 'horizon'"):
+        plan(method="klt", horizon=2)
     # The reason is the gate's own, not that records were too few.
     with pytest.raises(InvalidArgument, match="rounding 10000000 coordinates to the lattice"):
-        plan(Auto(sharing="record", horizon=16), dim=10**7, privacy=Privacy(mu=1e-3), records=10**9)
+        plan(dim=10**7, privacy=Privacy(mu=1e-3), records=10**9, sharing="record", horizon=16)
 
 
 def test_by_clip_norm_without_lipschitz():
     known = {"lipschitz": None, "gap": None, "bounds": Bounds(clip=0.5)}
-    made = plan_of(**known, records=4000, passes=40)
+    made = plan(**known, records=4000, passes=40)
     assert made.tolerance is None
     assert "nothing is certified" in made.explain()
     assert made.step is None
@@ -167,30 +168,26 @@ def test_by_clip_norm_without_lipschitz():
         ({"oracle": "variance-reduced"}, "needs a period"),
     ]:
         with pytest.raises(InvalidArgument, match=says):
-            plan_of(**{**known, "records": 10, **refused})
+            plan(**{**known, "records": 10, **refused})
 
 
 def test_by_clip_norm_with_a_longer_period():
     fixed = {"period": 5, "horizon": 10, "first_batch": 100, "diff_batch": 20}
-    made = plan_of(
-        lipschitz=None, gap=None, bounds=Bounds(clip=1.0, diff_clip=0.2), records=4000, **fixed
-    )
+    made = plan(lipschitz=None, gap=None, bounds=Bounds(clip=1.0, diff_clip=0.2), records=4000, **fixed)
     assert (made.oracle, made.mechanism, made.rounds) == ("variance-reduced", "blt", 11)
     assert made.clips == (1.0, 0.2)
-    by_range = plan_of(lipschitz=None, gap=None, bounds=Bounds(range=(0, 1)), records=4000, **fixed)
+    by_range = plan(lipschitz=None, gap=None, bounds=Bounds(range=(0, 1)), records=4000, **fixed)
     assert by_range.clips[1] > by_range.clips[0]
 
 
 def test_klt_is_a_plan_of_its_own():
-    made = plan(Klt(), dim=20)
+    made = plan(method="klt", dim=20)
     assert made.first_batch == made.period
     assert made.mechanism == "tree"
     assert "Kornowski" in made.explain()
     assert made.mu <= 1.0
-    with pytest.raises(InvalidArgument, match="give both"):
-        plan(preset="klt", gap=None)
     with pytest.raises(InvalidArgument, match="rounding 10000000 coordinates to the lattice"):
-        plan(Klt(), dim=10**7, privacy=Privacy(mu=1e-3))
+        plan(method="klt", dim=10**7, privacy=Privacy(mu=1e-3))
 
 
 @pytest.mark.parametrize("sampler", [Haar(), Structured()])
@@ -204,6 +201,6 @@ def test_clip_bias_bounds_the_real_one(sampler):
         for coefficients in (np.asarray(frames[..., 0]), (up - down) / math.sqrt(2)):
             norms = np.linalg.norm(coefficients, axis=-1)
             excess = np.maximum(norms - clip, 0).mean()
-            assert excess <= clip_bias(frame_moments(dim, dim), clip) + 1e-12
-        plain = clip_bias(sphere_moments(dim, dim), clip)
-        assert plain >= clip_bias(frame_moments(dim, dim), clip)
+            assert excess <= clip_bias(Structured().moments(dim, dim), clip) + 1e-12
+        plain = clip_bias(Sphere().moments(dim, dim), clip)
+        assert plain >= clip_bias(Structured().moments(dim, dim), clip)

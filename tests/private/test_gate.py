@@ -13,9 +13,9 @@ import pytest
 from scipy import stats
 
 from blindstep.errors import HorizonExceeded, InvalidArgument, SecretCopied
-from blindstep.optimize.prefix import MECHANISMS
 from blindstep.private.gate import Contributions, Port
 from blindstep.private.lattice import STD
+from blindstep.private.mechanisms import MECHANISMS
 from blindstep.private.noise import fresh_keys, lattice_noise
 from blindstep.private.schedule import Kind, Schedule
 from blindstep.private.terms import Terms

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from blindstep.errors import InvalidArgument
-from blindstep.optimize.prefix import MECHANISMS, matrix_of, prefix_of
+from blindstep.optimize.prefix import matrix_of, prefix_of
 from blindstep.private.blt_table import TABLE
-from blindstep.private.mechanisms import BLT, SquareRoot
+from blindstep.private.mechanisms import BLT, MECHANISMS, SquareRoot
 from matrices import dense, exact_coefficients
 
 HORIZONS = [1, 2, 3, 4, 7, 8, 64]

@@ -8,11 +8,11 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.estimate import chunks
 from losses import capped_distance
+from plans import plan_of
 
 DIM = 150
 PLANS = {

@@ -11,7 +11,6 @@ import typing
 import jax
 import numpy as np
 import pytest
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.errors import BudgetExceeded, CheckpointMismatch, LedgerUnwritable, StorageError
@@ -33,6 +32,7 @@ from driver_runs import (
     run,
     same,
 )
+from plans import plan_of
 from storage_helpers import flip
 
 PLANS = {

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.ledger.ledger import read_ledger
@@ -16,6 +15,7 @@ from blindstep.private.noise import fresh_keys, lattice_noise
 from blindstep.private.schedule import Kind
 from driver_runs import BUDGET, DATA, cut_after, run, same
 from gates import make_gate, of_rows
+from plans import plan_of
 
 # 2 passes over 24 records: steps on half of them; and blocks of a gradient and three differences.
 NAIVE = {**BUDGET, "bounds": bs.Bounds(clip=0.8), "horizon": 2, "first_batch": 12, "passes": 2}
@@ -126,7 +126,7 @@ def test_a_run_cut_short_gives_the_same_bits(choices, tmp_path, monkeypatch):
 def test_a_run_in_natural_units_goes_on_and_is_not_taken_for_one_from_values(tmp_path):
     given = {"privacy": bs.Privacy(mu=4.0), "seed": 3, "checkpoint": tmp_path / "run"}
     first = bs.minimize(square, np.zeros(2), DATA, method=bs.Auto(estimate="gradient"), **given)
-    assert (first.plan.preset, first.plan.estimate) == ("auto", "gradient")
+    assert (first.plan.method, first.plan.estimate) == ("auto", "gradient")
     assert np.isfinite(first.history.loss).all()  # the loss rides along
     assert same(
         bs.minimize(square, np.zeros(2), DATA, method=bs.Auto(estimate="gradient"), **given), first
@@ -255,8 +255,8 @@ def test_drivers_of_values_refuse_a_plan_with_gradients(driver, tmp_path):
         ({"lipschitz": 1.0}, "lipschitz asks for a certificate"),
         ({"gap": 1.0}, "gap asks for a certificate"),
         ({"bounds": bs.Bounds(range=(0, 1))}, "nothing bounds a record's gradient"),
-        ({"preset": "paper"}, "preset paper is made for estimates from values"),
-        ({"preset": "klt"}, "preset klt is made for estimates from values"),
+        ({"method": "paper"}, "preset paper is made for estimates from values"),
+        ({"method": "klt"}, "preset klt is made for estimates from values"),
         ({"radius": None, "bounds": None, "horizon": None, "first_batch": None, "directions": 3},
          "draws none"),
         ({"radius": None, "questions": 2}, "what people answer is a value"),

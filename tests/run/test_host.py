@@ -13,7 +13,6 @@ import warnings
 
 import numpy as np
 import pytest
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.losses.pytrees import ParameterSpace
@@ -24,6 +23,7 @@ from blindstep.run import host
 from blindstep.run.progress import RunProgress, how_to_go_on
 from driver_runs import BUDGET, DATA, SHORT, run, same
 from losses import capped_distance_numpy
+from plans import plan_of
 
 ONE = int(np.argmin(np.linalg.norm(DATA, axis=1)))  # its loss is not flat at the start
 START = np.zeros(2)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.ledger.session import Session
@@ -15,6 +14,7 @@ from blindstep.ledger.storage import Storage
 from blindstep.losses.error_checks import telling_failures
 from blindstep.losses.pytrees import ParameterSpace
 from driver_runs import BUDGET, CHOICES, DATA, NAIVE, NAIVE_PLAN, PLAN, run, same
+from plans import plan_of
 
 START = np.zeros(2)
 
@@ -48,7 +48,7 @@ def test_a_second_call_compiles_nothing_whatever_data_start_budget_and_seed():
 
 def test_memory_is_bounded_by_a_chunk():
     records, dim = 100_000, 1000
-    plan = plan_of(records=records, dim=dim, **BUDGET, preset="paper", lipschitz=1.0, horizon=2, first_batch=records - 1, diff_batch=1, rounds=1)  # fmt: skip
+    plan = plan_of(records=records, dim=dim, **BUDGET, method="paper", lipschitz=1.0, horizon=2, first_batch=records - 1, diff_batch=1, rounds=1)  # fmt: skip
     space, data = ParameterSpace.of(np.zeros(dim)), jnp.zeros((records, 1))
     machine = compiled.prepare(plan.build(), space)
     session = Session(plan.terms, plan.to_dict(), machine.begin(jnp.zeros(dim)), Storage(), dict)
@@ -153,7 +153,7 @@ class Frame:
         ({"lipschitz": -2.0}, "lipschitz must be above 0, got -2.0"),
         ({"horizon": 0}, "horizon must be a whole number of at least 1, got 0"),
         ({"diff_batch": -3}, "diff_batch"),
-        ({"preset": "best"}, "preset must be one of"),
+        ({"method": "best"}, "preset must be one of"),
         ({"oracle": "delphi"}, "oracle must be one of"),
         ({"params": jnp.zeros(2, int)}, "params has dtype int.*floating-point"),
         ({"params": jnp.array([0.0, jnp.nan])}, "not finite"),

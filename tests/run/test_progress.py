@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import pytest
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.ledger.ledger import read_ledger
@@ -14,6 +13,7 @@ from blindstep.private.statement import round_up
 from blindstep.run import compiled
 from blindstep.run.progress import RunProgress
 from driver_runs import NAIVE_PLAN, cut_after, run, same
+from plans import plan_of
 
 # Finds its scales: four looks, and then steps.
 SCALED = bs.plan(bs.Auto(passes=8), dim=2, records=24, privacy=bs.Privacy(epsilon=4, delta=1e-3))

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.ledger.session import Session
@@ -19,6 +18,7 @@ from blindstep.private.schedule import Schedule
 from dataflow import decisions
 from hostile import KINDS, PYTHON_KINDS, HostileLoss, traceable
 from losses import capped_distance
+from plans import plan_of
 from replay import check_tapes, public_outputs, read_tape, steps_with, taped
 
 SEED, REPLACED = 3, 7

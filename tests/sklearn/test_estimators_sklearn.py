@@ -112,7 +112,7 @@ def test_regression_learns_at_epsilon_2_in_any_units():
 def test_a_fit_is_the_run_of_four_arguments_and_keeps_to_its_evaluations():
     model = small(random_state=3)
     plan = model.result_.plan
-    assert plan.preset == "scaled"
+    assert plan.method == "scaled"
     assert plan.calibrations > 0
     assert plan.evaluations <= LITTLE
     assert small(evaluations=LITTLE // 2).result_.plan.evaluations <= LITTLE // 2

@@ -25,12 +25,12 @@ import traceback
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.ledger.session import Session
 from kill_helpers import digest_of, digest_of_result
 from losses import capped_distance
+from plans import plan_of
 
 # 16 rounds of 2 steps in 16 passes over 24 records.
 DATA = np.random.default_rng(0).normal(size=(24, 2))

@@ -7,7 +7,6 @@ import contextlib
 
 import numpy as np
 import pytest
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.ledger.ledger import Ledger
@@ -15,6 +14,7 @@ from blindstep.ledger.session import Session
 from blindstep.ledger.storage import SavingInterval
 from blindstep.run import ask_tell, compiled, host
 from losses import capped_distance, capped_distance_numpy
+from plans import plan_of
 
 DRIVERS = ("compiled", "host", "ask")
 

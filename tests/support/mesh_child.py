@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from plans import plan_of
 
 import blindstep as bs
 from blindstep.ledger import fingerprints
@@ -14,6 +13,7 @@ from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.losses import mesh
 from blindstep.losses.pytrees import ParameterSpace
+from plans import plan_of
 
 RECORDS, DIM = 208, 3
 DATA = {
@@ -23,7 +23,7 @@ DATA = {
 BUDGET = {"privacy": bs.Privacy(mu=1.0), "radius": 0.5, "lipschitz": 1.0}
 PLANS = {
     # Batches of 10 and 5, and of 203: nothing that eight devices could share evenly.
-    "own": {"preset": "paper", "horizon": 4, "first_batch": 10, "diff_batch": 5, "rounds": 3},
+    "own": {"method": "paper", "horizon": 4, "first_batch": 10, "diff_batch": 5, "rounds": 3},
     "shared": {
         **{"horizon": 3, "period": 1, "first_batch": 203, "passes": 6, "smoothing": 0.1},
         **{"sharing": "block", "sampler": "haar", "directions": 3},

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _BUDGET = ("epsilon", "delta", "mu")
 _NUMBERS = (
     *("oracle", "passes", "step", "sensitivity", "noise_std", "release_std_max"),
-    *("release_std_mean", "mu", "certifies", "tolerance", "vacuous"),
+    *("release_std_mean", "epsilon", "delta", "mu", "certifies", "tolerance", "vacuous"),
 )
 # Another machine may round the last digits in another way; a run uses its own, not those in the file.
 _ROUNDING = 1e-6
@@ -111,7 +111,7 @@ def _value(name: str, value: Any, hint: Any) -> Any:
     if hint == Calibration | None and isinstance(value, dict):
         return _record(name, value, Calibration)
     if hint is Bounds and isinstance(value, dict) and value.keys() <= Bounds.__annotations__.keys():
-        return Bounds(**value)
+        return Bounds(**{each: _bound(each, at) for each, at in value.items()})
     for each_hint in (str, int):
         if hint == tuple[each_hint, ...] and isinstance(value, list):
             return tuple(_value(name, each, each_hint) for each in value)
@@ -124,6 +124,13 @@ def _value(name: str, value: Any, hint: Any) -> Any:
     if hint in (Calibration | None, Learner | None) and value is None:
         return None
     raise _refused(f"{name} cannot be {value!r}")
+
+
+def _bound(name: str, value: Any) -> Any:
+    """A limit: a number, or the two of a range."""
+    if isinstance(value, list):
+        return tuple(finite(name, each) for each in value)
+    return finite(name, value)
 
 
 def _record(name: str, value: dict[str, Any], kind: type[Any]) -> Any:
