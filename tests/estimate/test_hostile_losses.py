@@ -32,7 +32,7 @@ ESTIMATORS = {
 
 def vectors(contributions):
     """The vectors of a batch, in its order, as the gate asks for them."""
-    found, some = [], contributions.together
+    found, some = [], contributions.batch_size
     for start in range(0, BATCH, some):
         inside = jnp.minimum(start + jnp.arange(some), BATCH - 1)
         found.append(contributions.of(inside, inside))

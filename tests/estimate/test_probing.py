@@ -49,10 +49,10 @@ def asked(probing, query, batch=BATCH):
     contributions = probing.contributions(query, batch)
 
     def some(start):
-        places = jnp.minimum(start + jnp.arange(contributions.together), batch - 1)
+        places = jnp.minimum(start + jnp.arange(contributions.batch_size), batch - 1)
         return contributions.of(ROWS[places], places)
 
-    starts = jnp.arange(0, batch, contributions.together)
+    starts = jnp.arange(0, batch, contributions.batch_size)
     return jax.lax.map(some, starts).reshape(-1, probing.estimator.size)[:batch]
 
 

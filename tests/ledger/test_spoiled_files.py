@@ -38,7 +38,8 @@ REMEDIES = (
     "Give the",
 )
 REMEDIES += ("put the right", "start a new run", "resume it with", "use the ledger", "resume with")
-PLAN = {"dim": 2, "records": 96, "delta": 1e-5, "bounds": {"first_clip": 1.0}, "notes": ["a", "b"]}
+PLAN = {"dim": 2, "records": 96, "privacy": {"delta": 1e-5}, "notes": ["a", "b"]}
+PLAN |= {"bounds": {"first_clip": 1.0}}
 
 
 def cases(deep):

@@ -108,22 +108,22 @@ def test_the_compiled_driver_agrees_on_the_same_directions():
 def test_a_run_that_was_cut_short_goes_on_with_the_same_bits(tmp_path, monkeypatch, dtype):
     whole = transformer(dtype)
     wanted = tune(whole, seed=3)
-    original, steps = Replay.add, []
+    original, steps = Replay.moves, []
 
     def stop_after(number):
-        def add(self, *given):
+        def moves(self, *given):
             steps.append(1)
             if len(steps) == number:
                 raise RuntimeError("the machine is gone")
             return original(self, *given)
 
-        return add
+        return moves
 
     model = transformer(dtype)
-    monkeypatch.setattr(Replay, "add", stop_after(9))
+    monkeypatch.setattr(Replay, "moves", stop_after(9))
     with pytest.raises(RuntimeError, match="gone"):
         tune(model, seed=3, checkpoint=tmp_path / "run")
-    monkeypatch.setattr(Replay, "add", original)
+    monkeypatch.setattr(Replay, "moves", original)
     assert same(bits(model), bits(transformer(dtype)))
     found = tune(model, seed=3, checkpoint=tmp_path / "run")
     assert same(bits(model), bits(whole))

@@ -116,7 +116,7 @@ def test_a_plan_is_checked_however_it_is_made():
     made = plan_of(**SMALL)
     for wrong, says in [
         ({"period": 5}, "horizon 16 is not a multiple of the period 5"),
-        ({"mechanism": "magic"}, "mechanism must be one of independent, tree"),
+        ({"mechanism": "magic"}, "no mechanism 'magic': there are independent, tree"),
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),
         ({"reach": math.nan}, "reach must be a finite number"),
     ]:
@@ -170,7 +170,7 @@ def test_a_plan_can_be_read_aloud():
         ({"learner": 3}, "learner must be a learner such as"),
         ({"sampler": "mine"}, "sampler must be one of .*import the module that defines it first"),
         ({"mechanism": "mine"}, "import the module that defines it first"),
-        ({"mechanism": "magic"}, "mechanism must be one of"),
+        ({"mechanism": "magic"}, "no mechanism 'magic'"),
         ({"sharing": "batch"}, "sharing must be one of record, block"),
         ({"oracle": "naive", "period": 4}, "naive oracle cannot have period 4"),
         ({"oracle": "variance-reduced", "period": 1}, "oracle cannot have period 1"),

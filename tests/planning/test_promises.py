@@ -15,11 +15,12 @@ import pytest
 from scipy.stats import t as student
 
 import blindstep as bs
+from blindstep.planning.method import Problem
+from blindstep.planning.plan import Plan
 from blindstep.planning.planner import plan as make_plan
 from blindstep.planning.search import Search
 from blindstep.planning.tight import Tight
 from blindstep.private.statement import statement
-from blindstep.run import result
 from plans import plan_of
 
 POPULATION, RECORDS = "the population", "the mean over the records"
@@ -177,7 +178,7 @@ def test_what_holds_for_the_records_is_refuted_for_the_population(monkeypatch):
     # An epsilon of 500,000 cannot be stated: another statement takes its place.
     other = make_plan(Tight(radius=0.5, bounds=bs.Bounds(clip=1.0), horizon=1), dim=1, records=2, privacy=bs.Privacy(mu=1.0))  # fmt: skip
     stated = statement(other.terms, 1e-5, seeded=True)
-    monkeypatch.setattr(result, "of_plan", lambda *_, **__: stated)
+    monkeypatch.setattr(Plan, "statement", lambda *_, **__: stated)
     given = Tight(0.5, lipschitz=1.0, gap=1.0, passes=5000)
     search = Search(given, Problem(1, 2, bs.Privacy(mu=1e3)))
     plan = search.plan_at(search.best())

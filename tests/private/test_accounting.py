@@ -1,13 +1,15 @@
 """Exact Gaussian-DP against brute force, against dp-accounting, and in the direction of safety."""
 
 import math
+from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -24,6 +26,95 @@ def test_known_values(mu, epsilon):
     assert accounting.epsilon(mu, 1e-5) == pytest.approx(epsilon, abs=1e-2 if mu > 1 else 1e-4)
 
 
+def exact_delta(mu, epsilon):
+    """In as many digits as the difference of two nearly equal numbers needs."""
+    with mpmath.workdps(60 + 2 * max(0, -math.floor(math.log10(mu)))):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+
+
+# From the smallest float to the largest mu, and as far into the tail as floats go.
+ANY_MU = st.floats(-320, 6).map(lambda power: 10.0**power)
+TAIL = st.floats(0, 38)
+
+
+def epsilon_at(mu, share, x):
+    """A share of the epsilon at which the formula's first term is Phi(-x)."""
+    return share * mu * (x + mu / 2)
+
+
+@settings(max_examples=400, deadline=None)
+@given(ANY_MU, st.sampled_from([0.0, 1e-9, 0.3, 1.0]), TAIL)
+@example(1.1e-4, 1.0, 3.0)
+@example(1e-7, 1.0, 5.0)
+@example(5e-324, 0.0, 0.0)
+@example(1e6, 1.0, 1.0)
+def test_delta_is_never_below_the_truth_for_any_mu(mu, share, x):
+    epsilon = epsilon_at(mu, share, x)
+    truth, found = exact_delta(mu, epsilon), accounting.delta(mu, epsilon)
+    assert truth <= found
+    assert found <= truth * (1 + 1e-7) + 1e-300
+
+
+def test_the_old_formula_was_on_the_wrong_side():
+    """The power twin: two logarithms that nearly cancel, and 1e-9 on top, as in version 0.2."""
+    rng, below = np.random.default_rng(0), [0, 0]
+    for power, x in zip(rng.uniform(-7, -4, 200), rng.uniform(0, 8, 200), strict=True):
+        mu = 10.0**power
+        epsilon = mu * (x + mu / 2)
+        truth = exact_delta(mu, epsilon)
+        old = reference.gaussian_delta(mu, epsilon) * (1 + 1e-9)
+        for which, found in enumerate((old, accounting.delta(mu, epsilon))):
+            below[which] += found < truth
+    assert below[0] > 20
+    assert below[1] == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(-14, 3).map(lambda power: 10.0**power), st.floats(-14, -0.05), st.booleans())
+@example(1.4e-6, -7.0, True)
+def test_epsilon_is_never_below_the_truth_for_any_mu(mu, power, close):
+    """Also where epsilon 0 is just not enough: at delta near its value there."""
+    delta = 10.0**power
+    if close:
+        delta = min(0.9, accounting.delta(mu, 0.0) * (1 - delta))
+    epsilon = accounting.epsilon(mu, delta)
+    assert exact_delta(mu, epsilon) <= delta
+    if epsilon > 1e-3 * mu:
+        assert exact_delta(mu, epsilon * (1 - 1e-6)) > delta * (1 - 1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(-6, 4), st.floats(-14, -0.05))
+def test_mu_is_never_above_what_was_asked_for(power, log_delta):
+    epsilon, delta = 10.0**power, 10.0**log_delta
+    try:
+        mu = accounting.mu_for_epsilon(epsilon, delta)
+    except InvalidArgument:
+        assert exact_delta(1.1e-7, epsilon) > delta
+        return
+    assert exact_delta(mu, epsilon) <= delta
+    assert exact_delta(mu * (1 + 1e-6), epsilon) > delta
+
+
+@given(st.floats(-320, 6), TAIL)
+def test_the_probability_of_a_large_loss_is_never_below_the_truth(power, x):
+    mu = 10.0**power
+    epsilon = mu * (x + mu / 2)
+    with mpmath.workdps(400):
+        truth = mpmath.ncdf(mpmath.mpf(mu) / 2 - mpmath.mpf(epsilon) / mpmath.mpf(mu))
+    assert truth <= accounting.exceeds(mu, epsilon)
+
+
+@given(st.floats(-11, 11))
+def test_mu_of_zcdp_is_the_root_and_never_above_it(power):
+    """zCDP is mu^2 / 2: (alpha, zcdp alpha)-RDP for all alpha, and mu gives (alpha, mu^2 alpha / 2)."""
+    zcdp = 10.0**power
+    mu = accounting.mu_for_zcdp(zcdp)
+    assert Fraction(mu) ** 2 / 2 <= Fraction(zcdp)
+    assert mu == pytest.approx(math.sqrt(2 * zcdp), rel=1e-8)
+
+
 @given(MUS, DELTAS)
 def test_epsilon_is_enough_and_hardly_more(mu, delta):
     epsilon = accounting.epsilon(mu, delta)
@@ -35,7 +126,8 @@ def test_epsilon_is_enough_and_hardly_more(mu, delta):
 @given(MUS, st.floats(0.0, 50.0))
 def test_delta_is_never_below_the_truth(mu, epsilon):
     truth = reference.gaussian_delta(mu, epsilon)
-    assert truth <= accounting.delta(mu, epsilon) <= truth * (1 + 1e-8) + 1e-300
+    found = accounting.delta(mu, epsilon)
+    assert truth * (1 - 1e-9) <= found <= truth * (1 + 1e-7) + 1e-300
 
 
 @given(st.floats(1e-3, 100.0), DELTAS)
@@ -81,6 +173,7 @@ def test_what_is_no_budget_is_refused():
             lambda bad=bad: accounting.mu_for_epsilon(bad, 1e-5),
             lambda bad=bad: accounting.mu_for_epsilon(1.0, bad),
             lambda bad=bad: accounting.exceeds(bad, 1.0),
+            lambda bad=bad: accounting.mu_for_zcdp(bad),
         ):
             with pytest.raises(InvalidArgument):
                 call()
@@ -92,12 +185,14 @@ def test_what_is_no_budget_is_refused():
 
 
 def test_the_ends_of_the_ranges_are_safe():
-    """Where the formula loses its digits, the answer is that of a larger mu: never too small."""
     for mu in (5e-324, 1e-17, 1e-9):
-        assert accounting.delta(mu, 0.0) >= mu / math.sqrt(2 * math.pi)
-        assert accounting.epsilon(mu, 1e-12) == accounting.epsilon(1e-7, 1e-12)
-    assert accounting.delta(1e-7, 1e9) == 0.0
-    assert accounting.delta(1e-7, 1e300) == 0.0
+        least = mu / math.sqrt(2 * math.pi)
+        assert least < accounting.delta(mu, 0.0) <= least * (1 + 1e-8) + 1e-323
+        assert accounting.epsilon(mu, 1e-8) == 0.0
+    # No delta is 0: below all floats it is the smallest of them.
+    for epsilon in (1.0, 1e9, 1e300):
+        assert accounting.delta(1e-7, epsilon) == accounting.delta(5e-324, epsilon) == 5e-324
+    assert accounting.delta(1e9, 1.0) == 1.0
     assert accounting.epsilon(1e-7, 0.1) == 0.0
     # Phi(a) - e^epsilon Phi(a - mu) = 1/2 at a close to 0: epsilon is close to mu^2 / 2.
     assert accounting.epsilon(1e6, 0.5) >= 0.5e12
@@ -108,6 +203,8 @@ def test_the_ends_of_the_ranges_are_safe():
         accounting.epsilon(1.1e6, 0.5)
     with pytest.raises(InvalidArgument, match="protects nobody"):
         accounting.mu_for_epsilon(1e12, 0.5)
+    with pytest.raises(InvalidArgument, match="protects nobody"):
+        accounting.mu_for_zcdp(1e12)
 
 
 # -- what delta is not -----------------------------------------------------------------------------

@@ -13,7 +13,14 @@ import pytest
 from scipy import stats
 
 from blindstep.errors import HorizonExceeded, InvalidArgument, SecretCopied
-from blindstep.private.gate import Contributions, Port
+from blindstep.private.gate import (
+    Contributions,
+    Memory,
+    Port,
+    number_of_rows,
+    release_answers,
+    release_records,
+)
 from blindstep.private.lattice import STD
 from blindstep.private.mechanisms import MECHANISMS
 from blindstep.private.noise import fresh_keys, lattice_noise
@@ -114,6 +121,53 @@ def test_rows_and_places_of_the_batch_go_together():
     expected = gate.through(releases_of(np.ones((2 * ROWS, 3)), [GRAD]))[0]
     np.testing.assert_array_equal(found[0], expected)
     assert np.all(found[1] != expected)
+
+
+def test_records_and_answers_are_released_like_their_vectors():
+    """Whichever way, at once or in chunks: `held` numbers of a record decide how many per call."""
+    data, gate = {"one": jnp.asarray(DATA), "more": jnp.zeros((20, 2))}, make_gate(make_terms())
+    permit, memory = permit_of(gate)
+    expected = gate.through(releases_of(DATA, [GRAD]))[0]
+    asked = []
+
+    def vector(records):
+        asked.append(len(records["one"]))
+        return records["one"]
+
+    for held, size in ((1, 3), (2**19, 2), (2**21, 1)):
+        after, released = release_records(permit, memory, GRAD, data, vector, held)
+        np.testing.assert_array_equal(released, expected)
+        assert (int(after.position), asked.pop()) == (1, size)
+        asked.clear()
+    answers = jnp.asarray(DATA[gate.rows(0)])
+    _, released = release_answers(permit, memory, GRAD, answers, lambda own: own)
+    np.testing.assert_array_equal(released, expected)
+
+
+def test_each_record_has_a_row_or_an_answer_of_its_own():
+    """JAX would take the last row for every index past the end: one record would count many times."""
+    gate = make_gate(make_terms())
+    permit, memory = permit_of(gate)
+    give = lambda records: records  # noqa: E731
+    short = jnp.asarray(DATA[:-1])
+    with pytest.raises(InvalidArgument, match="data of 17 rows for 18 records"):
+        release_records(permit, memory, GRAD, short, give, 3)
+    with pytest.raises(InvalidArgument, match="data of 17 rows for 18 records"):
+        release_records(permit, memory, GRAD, [short, DATA], lambda both: both[0], 3)
+    for number in (0, 1, 2, 4):
+        with pytest.raises(InvalidArgument, match=f"{number} answers for a batch of 3 records"):
+            release_answers(permit, memory, GRAD, jnp.zeros((number, 3)), give)
+    # A permit for its own rows alone takes data of just these.
+    rows, own = permit.alone()
+    expected = release_records(permit, memory, GRAD, jnp.asarray(DATA), give, 3)[1]
+    alone = release_records(own, memory, GRAD, jnp.asarray(DATA[rows]), give, 3)[1]
+    np.testing.assert_array_equal(alone, expected)
+    with pytest.raises(InvalidArgument, match="data of 2 rows for 3 records"):
+        release_records(own, memory, GRAD, jnp.asarray(DATA[rows[:2]]), give, 3)
+    # Nothing was released: the same release can still be made, once.
+    assert isinstance(gate.memory, Memory)
+    assert int(gate.memory.position) == 0
+    assert number_of_rows({"no": None}) is None
 
 
 # -- order: charge, then release, each once --------------------------------------------------------

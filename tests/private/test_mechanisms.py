@@ -10,9 +10,21 @@ import numpy as np
 import pytest
 
 from blindstep.errors import InvalidArgument
-from blindstep.optimize.prefix import matrix_of, prefix_of
+from blindstep.optimize.prefix import prefix_of
+from blindstep.private import mechanisms
 from blindstep.private.blt_table import TABLE
-from blindstep.private.mechanisms import BLT, MECHANISMS, SquareRoot
+from blindstep.private.mechanisms import (
+    BLT,
+    MECHANISMS,
+    BinaryTree,
+    Independent,
+    Mechanism,
+    SquareRoot,
+    check_mechanism,
+    matrix_of,
+)
+from blindstep.private.schedule import Schedule
+from blindstep.private.terms import Terms
 from matrices import dense, exact_coefficients
 
 HORIZONS = [1, 2, 3, 4, 7, 8, 64]
@@ -115,6 +127,136 @@ def test_a_block_has_at_least_one_release(name, steps):
 def test_memory_of_a_block():
     slots = {name: make(1000).init(5).shape for name, make in MECHANISMS.items()}
     assert slots == {"independent": (0, 5), "tree": (10, 5), "sqrt": (1000, 5), "blt": (3, 5)}
+
+
+# -- what may be relied on, and what is refused ----------------------------------------------------
+
+
+@every_horizon
+@every_mechanism
+def test_what_may_be_relied_on_is_what_is_declared_and_what_is_measured(name, steps):
+    """For our own, measuring finds what the definitions say; a stranger's copy gets the same."""
+    mechanism = MECHANISMS[name](steps)
+    relied = check_mechanism(mechanism)
+    np.testing.assert_array_equal(relied.norms, mechanism.column_norms())
+    np.testing.assert_array_equal(relied.counts, mechanism.column_counts())
+    assert np.all(relied.norms >= np.linalg.norm(dense(name, steps), axis=0) * (1 - 1e-15))
+    measured = mechanisms._measured(mechanism)
+    assert np.all(measured.norms >= relied.norms)
+    np.testing.assert_allclose(measured.norms, relied.norms, rtol=4e-13)
+    np.testing.assert_array_equal(measured.counts, relied.counts)
+    copy = type("Copy", (MECHANISMS[name],), {})(steps)  # a subclass may change anything
+    np.testing.assert_array_equal(check_mechanism(copy).norms, measured.norms)
+
+
+@pytest.mark.parametrize("steps", [5, 100, 999, 30_000, 10**6])
+@pytest.mark.parametrize("make", [SquareRoot, BLT])
+def test_our_own_columns_are_computed_again_for_every_length(make, steps):
+    steps = min(steps, 10**5) if make is SquareRoot else steps
+    np.testing.assert_array_equal(check_mechanism(make(steps)).norms, np.ones(steps))
+
+
+class Window(Mechanism):
+    """Half of the sum of the last two increments: what somebody might write."""
+
+    name = "window of a test"
+    steps: int = eqx.field(static=True)
+
+    def init(self, size):
+        return jnp.zeros((1, size))
+
+    def next(self, state, increment, place):
+        return increment[None], 0.5 * (state[0] + increment)
+
+    def column_norms(self):
+        return np.sqrt(np.append(np.full(self.steps - 1, 0.5), 0.25))
+
+    def column_counts(self):
+        return np.append(np.full(self.steps - 1, 2.0), 1.0)
+
+
+def changed(**methods):
+    return type("Changed", (Window,), methods)(4)
+
+
+def test_a_mechanism_from_elsewhere_is_measured():
+    assert Mechanism.named("window of a test") is Window
+    relied, own = check_mechanism(Window(6)), Window(6)
+    np.testing.assert_allclose(relied.norms, own.column_norms(), rtol=1e-13)
+    assert np.all(relied.norms >= own.column_norms())
+    np.testing.assert_array_equal(relied.counts, own.column_counts())
+    # What it claims too much is its own affair.
+    long = changed(column_norms=lambda self: np.ones(4), column_counts=lambda self: np.full(4, 4.0))
+    np.testing.assert_array_equal(check_mechanism(long).norms, np.ones(4))
+    np.testing.assert_array_equal(check_mechanism(long).counts, np.full(4, 4.0))
+    terms = Terms(Schedule(4, 1, 1, 4, 1), Window(4), 3, 1.0, 1.0, 1.0)
+    assert terms.mu_per_pass() == pytest.approx(2 * math.sqrt(0.5), rel=1e-4)
+
+
+BAD = {
+    "not as long as it says": {"column_norms": lambda self: np.full(4, 0.5)},
+    "not as full as it says": {"column_counts": lambda self: np.ones(4)},
+    "columns that are not as long": {"column_norms": lambda self: np.ones(3)},
+    "entries between 0 and 1": {"next": lambda self, state, m, place: (state, 1.5 * m)},
+    "no lower-triangular": {"next": lambda self, state, m, place: (state, -m)},
+    "lower-triangular C": {"next": lambda self, state, m, place: (state, m + 0.1 * m[::-1])},
+    "entries between": {"next": lambda self, state, m, place: (state, m / 0.0)},
+    "not linear": {"next": lambda self, state, m, place: (state, 0.5 * jnp.sqrt(jnp.abs(m)))},
+    "rounds more": {"next": lambda self, state, m, place: (state, 1.0 * m.astype("float32"))},
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_a_mechanism_that_would_void_the_guarantee_is_refused(words):
+    """The contract for anyone: and terms cannot be made with such a mechanism."""
+    bad = changed(**BAD[words])
+    with pytest.raises(InvalidArgument, match=words):
+        check_mechanism(bad)
+    with pytest.raises(InvalidArgument, match=words):
+        Terms(Schedule(4, 1, 1, 4, 1), bad, 3, 1.0, 1.0, 1.0)
+
+
+def test_our_own_columns_are_not_taken_on_trust(monkeypatch):
+    """Power twins: scaling that is too small by little more than rounding, coefficients below 0."""
+    for make in (SquareRoot, BLT):
+        real = make.scaling
+        for steps in (1, 9, 1000):
+            with monkeypatch.context() as patch:
+                patch.setattr(make, "scaling", lambda self, real=real: real(self) * (1 - 2e-12))
+                mechanisms._checked.cache_clear()
+                with pytest.raises(InvalidArgument, match="columns longer than 1"):
+                    check_mechanism(make(steps))
+        with monkeypatch.context() as patch:
+            patch.setattr(make, "coefficients", lambda self: -np.ones(self.steps))
+            mechanisms._checked.cache_clear()
+            with pytest.raises(InvalidArgument, match="coefficient that is not between 0 and 1"):
+                check_mechanism(make(5))
+    mechanisms._checked.cache_clear()
+
+
+def test_what_cannot_be_measured_is_refused():
+    with pytest.raises(InvalidArgument, match="1025 releases in a block, and at most 1024"):
+        check_mechanism(Window(1025))
+
+    class Heavy(Window):
+        weight: float = 1.0
+
+    with pytest.raises(InvalidArgument, match="field that is not static"):
+        check_mechanism(Heavy(4))
+
+
+def test_a_mechanism_has_its_name_alone():
+    assert [Mechanism.named(name) for name in MECHANISMS] == list(MECHANISMS.values())
+    assert Mechanism.named("tree") is BinaryTree
+    with pytest.raises(InvalidArgument, match="no mechanism 'fir': there are independent, tree"):
+        Mechanism.named("fir")
+    with pytest.raises(InvalidArgument, match="there is a mechanism 'tree' already"):
+        type("Impostor", (Independent,), {"name": "tree"})
+    assert Mechanism.named("tree") is BinaryTree
+    written = {"name": Window.name, "__module__": __name__, "__qualname__": "Window"}
+    again = type("Window", (Window,), written)
+    assert Mechanism.named(Window.name) is again  # a cell of a notebook that is run again
+    mechanisms._NAMED[Window.name] = Window
 
 
 # -- columns of norm 1, in exact rational arithmetic on the floats in use --------------------------

@@ -15,7 +15,14 @@ from scipy import stats
 from blindstep.errors import InvalidArgument, NoEntropy, SecretCopied
 from blindstep.private import accounting, lattice, noise
 from blindstep.private import lattice as dg
-from blindstep.private.noise import Keys, NoiseKey, fresh_keys, lattice_noise, public_stream
+from blindstep.private.noise import (
+    Keys,
+    NoiseKey,
+    fresh_keys,
+    lattice_noise,
+    public_stream,
+    second_seed,
+)
 
 SIGMA, FACTOR, BINS, CAPACITY = 1024, 256, 2**15, 2**177
 KEY = np.arange(8, dtype=np.uint32) * np.uint32(0x9E3779B9)
@@ -273,6 +280,19 @@ def test_seeds_are_reproducible_and_say_so():
     # The public key tells nothing of the noise key: they share no word.
     public = np.asarray(jax.random.key_data(one.public)).tolist()
     assert not set(public) & set(one.noise.words().tolist())
+
+
+def test_a_second_gate_of_one_call_has_other_noise():
+    """Under one seed too; the bits are those that runs were made with before."""
+    assert second_seed(None) is second_seed(None, "choice") is None
+    assert second_seed(5) == 212063380689683165468667061002603228257
+    assert second_seed(5, "1") == 247245473004832286931475039599845310193
+    seeds = [5, second_seed(5), *(second_seed(5, use) for use in ("0", "1", "choice"))]
+    seeds += [second_seed(seed) for seed in (51, 50, second_seed(5), second_seed(5, "1"))]
+    assert len(set(seeds)) == len(seeds)
+    draws = [fresh_keys(seed).noise.words() for seed in seeds]
+    assert len({words.tobytes() for words in draws}) == len(seeds)
+    assert fresh_keys(second_seed(5)).seeded
 
 
 def test_streams_of_public_randomness_are_told_apart_by_name():

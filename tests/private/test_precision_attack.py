@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blindstep.optimize.prefix import matrix_of, prefix_of
+from blindstep.optimize.prefix import prefix_of
 from blindstep.private.lattice import LARGEST, STD
-from blindstep.private.mechanisms import MECHANISMS
+from blindstep.private.mechanisms import MECHANISMS, matrix_of
 from gates import batches_of, block_of, make_gate, make_terms
 
 SIZE, PERIOD, NOISE = 400, 4, 0.7

@@ -17,6 +17,7 @@ from blindstep.private import accounting
 from blindstep.private.statement import (
     DEFAULT_DELTA,
     Privacy,
+    compose_statements,
     delta_sentence,
     gaussian_sentence,
     statement,
@@ -35,20 +36,29 @@ def numbers_in(pattern, text):
 # -- budgets ---------------------------------------------------------------------------------------
 
 
-def test_a_budget_is_epsilon_and_delta_or_rho():
+def test_a_budget_is_epsilon_and_delta_or_mu_or_zcdp():
     asked = Privacy(epsilon=4.0)
     assert asked.delta == DEFAULT_DELTA == 1e-5
     assert asked.mu == accounting.mu_for_epsilon(4.0, 1e-5)
+    assert asked.spends_delta
     assert Privacy(mu=1.0).epsilon == pytest.approx(4.3772, abs=1e-4)
-    for neither in ({}, {"epsilon": 1.0, "mu": 1.0}):
-        with pytest.raises(InvalidArgument, match="either"):
-            Privacy(**neither)
+    assert not Privacy(mu=1.0).spends_delta
+    # The census's rho = 2.63 is zCDP: epsilon is 12.8 at delta 1e-5; the same number as mu has 13.6.
+    census = Privacy(zcdp=2.63, delta=1e-5)
+    assert census.mu == accounting.mu_for_zcdp(2.63) == pytest.approx(math.sqrt(5.26), rel=1e-8)
+    assert census.mu**2 / 2 <= 2.63
+    assert not census.spends_delta
+    for wrong in ({}, {"epsilon": 1.0, "mu": 1.0}, {"mu": 1.0, "zcdp": 0.5}):
+        with pytest.raises(InvalidArgument, match="give one of epsilon, mu and zcdp"):
+            Privacy(**wrong)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, True])
 def test_bad_budgets_are_refused(bad):
     with pytest.raises(InvalidArgument, match="mu"):
         Privacy(mu=bad)
+    with pytest.raises(InvalidArgument, match="zcdp"):
+        Privacy(zcdp=bad)
     with pytest.raises(InvalidArgument, match="epsilon"):
         Privacy(epsilon=bad)
     with pytest.raises(InvalidArgument, match="delta"):
@@ -167,3 +177,28 @@ def test_a_statement_about_people_covers_all_their_rows():
         InvalidArgument, match="about 3 records of one person together: ask the run"
     ):
         one.for_rows(3).for_rows(2)
+
+
+def test_statements_about_the_same_records_add_up():
+    one = statement(make_terms("independent", 1, blocks=2, noise_std=2.0), 1e-5, seeded=False)
+    two = statement(make_terms("tree", 4, blocks=2, noise_std=3.0), 1e-5, seeded=True)
+    assert compose_statements([one]) is one
+    both = compose_statements([one, two])
+    assert both.mu == math.hypot(one.mu, two.mu)
+    assert both.slack == one.slack + two.slack
+    assert both.epsilon == accounting.epsilon(both.mu, 1e-5, both.slack)
+    assert both.exceeds == accounting.exceeds(both.mu, both.epsilon)
+    assert both.seeded
+    assert both.released == one.released
+    assert [line[:10] for line in both.enforced] == ["in part 1,", "in part 2,"]
+    assert ", ".join(two.enforced) in both.enforced[1]
+    # Three at once, or one after the other: the same numbers, and every part is listed.
+    other = dataclasses.replace(two, released="something else")
+    once, nested = compose_statements([one, two, other]), compose_statements([both, other])
+    assert nested.mu == pytest.approx(once.mu, rel=1e-15)
+    assert nested.enforced == once.enforced
+    assert len(once.enforced) == 3
+    assert nested.released == once.released == f"{one.released}; something else"
+    person = dataclasses.replace(two, unit="one person (all rows)")
+    with pytest.raises(InvalidArgument, match="different units do not add up"):
+        compose_statements([one, person])

@@ -110,7 +110,7 @@ def released(monkeypatch):
     def step_from_answers(permit, memory, machine, state, *rest):
         memory, (after, told) = real(permit, memory, machine, state, *rest)
         step = int(state.round) * machine.horizon + int(state.step)
-        digest = digest_of(after.position, after.move, after.point)
+        digest = digest_of(after.path.position, after.path.move, after.path.point)
         assert seen.setdefault(step, digest) == digest
         return memory, (after, told)
 

@@ -49,7 +49,7 @@ def test_a_driver_that_looks_at_a_vector_is_seen(monkeypatch):
 
     def contributions(probing, query, batch):
         found = real(probing, query, batch)
-        return Contributions(found.together, lambda *rows: names["look"](found.of(*rows)))
+        return Contributions(found.batch_size, lambda *rows: names["look"](found.of(*rows)))
 
     monkeypatch.setattr(Probing, "contributions", contributions)
     walks, _ = walk.by_compiled(walk.plan_of("record"))

@@ -15,7 +15,7 @@ from blindstep.private.terms import calibrated
 
 # 6 blocks of 3 releases in two passes of 9.
 SCHEDULE = Schedule(records=12, first_batch=2, diff_batch=1, period=3, blocks=6)
-PLAN = {"records": 12, "dim": 2, "delta": 1e-6, "notes": ["for people"]}
+PLAN = {"records": 12, "dim": 2, "privacy": {"delta": 1e-6}, "notes": ["for people"]}
 DATA = np.random.default_rng(0).normal(size=(12, 2))
 
 

@@ -84,8 +84,15 @@ class Directions(eqx.Module):
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        if "name" in vars(cls):
-            SAMPLERS[cls.name] = cls
+        if "name" not in vars(cls):
+            return
+        there = SAMPLERS.get(cls.name, cls)
+        if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise InvalidArgument(
+                f"there is a sampler {cls.name!r} already, {there.__module__}.{there.__qualname__}: give "
+                f"{cls.__qualname__} another name."
+            )
+        SAMPLERS[cls.name] = cls
 
     @abc.abstractmethod
     def prepare(

@@ -29,7 +29,7 @@ from blindstep.estimate.bounds import Bounds, record_bound
 from blindstep.estimate.estimators import from_values
 from blindstep.estimate.probing import probing_of_loss
 from blindstep.estimate.vectors import Estimator, Query, Vectors
-from blindstep.private.gate import Contributions
+from blindstep.private.gate import Contributions, number_of_rows
 from blindstep.private.schedule import Kind
 
 # A gradient counts as so many evaluations: the loss once, and hardly more than twice as long back.
@@ -105,6 +105,7 @@ class Differentiating(Vectors):
         return Contributions(
             chunks.gradients_together(self.estimator.dim, batch, self.data),
             lambda rows, _: own(points, jax.tree.map(lambda leaf: leaf[rows], self.data)),
+            rows=number_of_rows(self.data),
         )
 
 

@@ -21,7 +21,7 @@ from blindstep.estimate.directions import join
 from blindstep.estimate.draws import opaque_true, stored
 from blindstep.estimate.estimators import ValueEstimator
 from blindstep.estimate.vectors import Query, Vectors
-from blindstep.private.gate import Contributions
+from blindstep.private.gate import Contributions, number_of_rows
 
 Points = Float[Array, "2 some dim"]
 # One record's losses at pairs of points.
@@ -47,6 +47,8 @@ class Probing(Vectors):
     # compact directions that were made ahead, for the records at these consecutive places of the
     # batch; where directions are shared, those of the block, for any places
     prepared: Callable[[Rows], PyTree] | None = None
+    rows: int | None = None  # number of rows that `take` chooses from by row number
+    answers: int | None = None  # number of answers that it chooses from by place
 
     def contributions(self, query: Query, batch: int) -> Contributions:
         """Along directions of each record's own, or along those that the block shares."""
@@ -57,11 +59,15 @@ class Probing(Vectors):
             return Contributions(
                 chunk.records,
                 lambda rows, places: task.along_shared(self.take(rows, places), frame),
+                self.rows,
+                self.answers,
             )
         if prepared is not None:
             return Contributions(
                 chunk.records,
                 lambda rows, places: task.along_own(self.take(rows, places), prepared(places)),
+                self.rows,
+                self.answers,
             )
 
         def drawn(rows: Rows, places: Rows) -> Float[Array, "drawn dim"]:
@@ -77,7 +83,7 @@ class Probing(Vectors):
             )
             return jax.lax.map(part, parts).reshape(len(rows), -1)
 
-        return Contributions(chunk.drawn, drawn)
+        return Contributions(chunk.drawn, drawn, self.rows, self.answers)
 
     def ready(self, key: Key[Array, ""]) -> Probing:
         """This probing with the shared frame of `key`."""
@@ -161,6 +167,7 @@ def probing_of_loss(
         evaluate,
         lambda batch: chunks.chunk_for(estimator, batch, record_size),
         sharded=spread is not None,
+        rows=number_of_rows(data),
     )
 
 
@@ -171,6 +178,7 @@ def probing_of_answers(estimator: ValueEstimator, answers: Float[Array, "batch 2
         lambda _, places: answers[places],
         lambda _: lambda points, values: values,
         lambda batch: chunks.chunk_of_answers(estimator, batch),
+        answers=len(answers),
     )
 
 

@@ -27,9 +27,9 @@ from blindstep.errors import InvalidArgument, count, probability
 from blindstep.insight import audit_bounds as bounds
 from blindstep.insight.audit_runs import Trials, keys_needed, measured_costs, run_trials
 from blindstep.insight.audit_scene import Scene
-from blindstep.optimize.prefix import matrix_of
 from blindstep.planning.plan import Plan
 from blindstep.private import accounting
+from blindstep.private.mechanisms import matrix_of
 from blindstep.private.noise import fresh_keys
 
 ATTACKS = ("many-runs", "one-run")

@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Float
 
 from blindstep.insight.audit_scene import Blocks, Scene
-from blindstep.optimize.prefix import matrix_of
 from blindstep.planning.plan import Plan
+from blindstep.private.mechanisms import matrix_of
 
 _LANES = 64
 # Time profiles that are kept of the changed record's block, and of each other block.

@@ -239,6 +239,7 @@ def _watch(
                 permit = Permit(
                     *(terms, key, first, first + period, grads[None]),
                     diffs.reshape(period - 1, schedule.diff_batch),
+                    table=schedule.records,
                 )
                 memory = Memory(first, Gate.first_memory(terms).buffers)
                 state = eqx.tree_at(

@@ -181,8 +181,8 @@ def fraction_clipped(loss: Loss, params: PyTree, public_data: PyTree, plan: Plan
 
         def cut(start: Int[Array, ""]) -> Bool[Array, " some"]:
             # Past the end the last record is asked again, and cut off below.
-            rows = jnp.minimum(start + jnp.arange(vectors.together), records - 1)
+            rows = jnp.minimum(start + jnp.arange(vectors.batch_size), records - 1)
             return jnp.linalg.norm(vectors.of(rows, rows), axis=1) > longest
 
-        cuts = jax.lax.map(cut, jnp.arange(0, records, vectors.together))
+        cuts = jax.lax.map(cut, jnp.arange(0, records, vectors.batch_size))
         return float(jnp.mean(cuts.ravel()[:records]))

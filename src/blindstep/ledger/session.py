@@ -88,7 +88,7 @@ class Session:
 
         Args:
             terms: the terms of its releases.
-            plan: ready for JSON, with the run's "delta". Its "notes" may change.
+            plan: ready for JSON, with the "delta" of its "privacy". Its "notes" may change.
             start: the public state of a fresh run: any pytree of arrays.
             storage: where the run is kept.
             known: gives what must be the same on resuming, and in all processes; not called by a
@@ -363,7 +363,7 @@ class Session:
             mu_per_pass=self._terms.mu_per_pass(),
             steps_per_pass=schedule.releases_per_pass,
             passes=schedule.passes,
-            delta=self._plan["delta"],
+            delta=self._plan["privacy"]["delta"],
             unit=self.unit,
         )
 

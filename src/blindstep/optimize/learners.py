@@ -19,6 +19,8 @@ import abc
 import dataclasses
 import inspect
 import math
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -47,11 +49,31 @@ class Pace(eqx.Module):
 
 
 class Seen:
-    """The three numbers that a learner sees. A space may work each out only when it is asked for."""
+    """The three numbers that a learner sees. Each is worked out when it is first asked for."""
 
-    gradient_square: Scalar  # |g|^2 of the released gradient
-    move_square: Scalar  # |Delta|^2 of the last move
-    product: Scalar  # <Delta, g>
+    def __init__(
+        self,
+        gradient_square: Callable[[], Scalar],
+        move_square: Callable[[], Scalar],
+        product: Callable[[], Scalar],
+    ) -> None:
+        """What works out each of them."""
+        self._made = gradient_square, move_square, product
+
+    @cached_property
+    def gradient_square(self) -> Scalar:
+        """|g|^2 of the released gradient."""
+        return self._made[0]()
+
+    @cached_property
+    def move_square(self) -> Scalar:
+        """|Delta|^2 of the last move."""
+        return self._made[1]()
+
+    @cached_property
+    def product(self) -> Scalar:
+        """<Delta, g>."""
+        return self._made[2]()
 
 
 class Choice(NamedTuple):

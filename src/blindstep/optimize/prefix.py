@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -32,7 +31,6 @@ from blindstep.private.mechanisms import (
     SquareRoot,
     State,
     Vector,
-    lower_toeplitz,
 )
 
 Of = TypeVar("Of", bound=Mechanism)
@@ -133,7 +131,7 @@ class ToeplitzSums(Prefix[Normalised]):
 
     def matrix(self) -> Float[np.ndarray, "steps steps"]:
         """A D T^-1."""
-        inverse = lower_toeplitz(self.inverse_coefficients())
+        inverse = _lower_toeplitz(self.inverse_coefficients())
         return np.cumsum(self.mechanism.scaling()[:, None] * inverse, axis=0)
 
     def row_norms(self) -> PerStep:
@@ -261,21 +259,16 @@ _SUMS: dict[type[Mechanism], type[Prefix[Any]]] = {
 }
 
 
-def matrix_of(mechanism: Mechanism) -> Float[np.ndarray, "steps steps"]:
-    """C as the gate streams it, dense: for audits."""
-
-    def row(state: State, place: Place) -> tuple[State, Vector]:
-        return mechanism.next(state, jnp.zeros(mechanism.steps).at[place].set(1.0), place)
-
-    with jax.enable_x64(True):
-        start, places = mechanism.init(mechanism.steps), jnp.arange(mechanism.steps)
-        return np.asarray(jax.lax.scan(row, start, places)[1])
-
-
 def prefix_of(mechanism: Mechanism) -> Prefix[Any]:
     """The running sums that belong to a mechanism's releases; of an unknown one, by a dense B."""
     known = _SUMS.get(type(mechanism))
     return DenseSums(mechanism) if known is None else known(mechanism)
+
+
+def _lower_toeplitz(first_column: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n n"]:
+    """The lower-triangular matrix that is constant along diagonals and has this first column."""
+    lag = np.subtract.outer(np.arange(first_column.size), np.arange(first_column.size))
+    return np.where(lag >= 0, first_column[np.maximum(lag, 0)], 0.0)
 
 
 def _inverse(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -68,15 +67,6 @@ class Space(eqx.Module):
         """The path at the start of the next round, and the mean of this round's w."""
 
 
-@dataclass(frozen=True)
-class Numbers(Seen):
-    """The three numbers, worked out."""
-
-    gradient_square: Float[Array, ""]
-    move_square: Float[Array, ""]
-    product: Float[Array, ""]
-
-
 class FlatSpace(Space):
     """Points are flat float64 vectors."""
 
@@ -94,10 +84,13 @@ class FlatSpace(Space):
         """The running sum itself, or sum_j y_j u_j along a shared frame."""
         return lift(estimator, sums, frame)
 
-    def see(self, path: Path, gradient: Float[Array, " dim"]) -> Numbers:
-        """Inner products. A compiler leaves out those that no learner asks for."""
-        pairs = ((gradient, gradient), (path.move, path.move), (path.move, gradient))
-        return Numbers(*(jnp.vdot(*pair) for pair in pairs))
+    def see(self, path: Path, gradient: Float[Array, " dim"]) -> Seen:
+        """Inner products."""
+        return Seen(
+            lambda: jnp.vdot(gradient, gradient),
+            lambda: jnp.vdot(path.move, path.move),
+            lambda: jnp.vdot(path.move, gradient),
+        )
 
     def advance(
         self, path: Path, gradient: Float[Array, " dim"], choice: Choice, fraction: Scalar

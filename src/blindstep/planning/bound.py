@@ -26,7 +26,7 @@ from blindstep.planning.theory import (
     oracle_errors,
 )
 from blindstep.private.lattice import STD
-from blindstep.private.mechanisms import Mechanism, mechanism_named
+from blindstep.private.mechanisms import Mechanism
 from blindstep.private.schedule import Schedule
 from blindstep.private.terms import calibrated
 
@@ -142,7 +142,7 @@ def _rounding(plan: Plan, noise: PerGradient, moments: Moments) -> PerGradient:
 @lru_cache(maxsize=64)
 def mechanism_of(name: str, steps: int) -> Mechanism:
     """The mechanism of this name for a block."""
-    made: Any = mechanism_named(name)
+    made: Any = Mechanism.named(name)
     return made(steps)
 
 

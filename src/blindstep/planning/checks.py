@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from blindstep.errors import HopelessPlan, InvalidArgument, LargeDelta, count, finite, positive
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Signs
-from blindstep.private.mechanisms import mechanism_named
+from blindstep.private.mechanisms import Mechanism
 from blindstep.private.statement import Privacy
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _MOST = 1e60
 
 def check(plan: Plan) -> None:
     """Raise unless a run can be made of the plan's choices; makes its numbers Python's own."""
-    mechanism_named(plan.mechanism)
+    Mechanism.named(plan.mechanism)
     plain_numbers(plan, _COUNTS, _AMOUNTS, _MOST)
     moderate_bounds(plan.bounds, _MOST)
     if plan.differentiates:

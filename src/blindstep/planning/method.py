@@ -29,7 +29,7 @@ from blindstep.estimate.directions import sampler_named
 from blindstep.optimize.learners import ConstantStep, Learner
 from blindstep.planning.checks import check_privacy, moderate, moderate_bounds, one_of
 from blindstep.planning.theory import Theorem
-from blindstep.private.mechanisms import mechanism_named
+from blindstep.private.mechanisms import Mechanism
 from blindstep.private.statement import Privacy
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Types of fields, each with its check.
 SamplerName = Annotated[str, sampler_named]
-MechanismName = Annotated[str, mechanism_named]
+MechanismName = Annotated[str, Mechanism.named]
 EstimateKind = Literal["values", "gradient"]
 Oracle = Literal["variance-reduced", "naive"]
 

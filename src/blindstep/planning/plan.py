@@ -23,9 +23,10 @@ from blindstep.planning import bound, checks, serialisation
 from blindstep.planning.estimates import Calibration, Estimate, Gradients, Values
 from blindstep.planning.theory import BoundParts
 from blindstep.private import accounting
+from blindstep.private.accounting import RECORD
 from blindstep.private.mechanisms import Independent
 from blindstep.private.schedule import Kind, Schedule
-from blindstep.private.statement import Privacy
+from blindstep.private.statement import Privacy, Statement, compose_statements, statement
 from blindstep.private.terms import Terms, calibrated
 
 
@@ -249,6 +250,12 @@ class Plan:
         schedule = Schedule(self.records, batch, batch, 1, self.calibration.number)
         mu = self.privacy.mu * math.sqrt(self.calibration.share)
         return calibrated(schedule, Independent(1), query.size, query.clip, query.clip, mu)
+
+    def statement(self, *, seeded: bool, unit: str = RECORD) -> Statement:
+        """What a whole run guarantees: its looks, if it has any, and its steps."""
+        parts = [terms for terms in (self.calibration_terms, self.terms) if terms is not None]
+        each = (statement(terms, self.delta, seeded=seeded, unit=unit) for terms in parts)
+        return compose_statements(list(each))
 
     @property
     def evaluations(self) -> int:

@@ -5,9 +5,13 @@ t; C is the mechanism's matrix. The gate releases
 
     y_t = gamma (rint((C m)_t / gamma) + z_t),     z_t discrete Gaussian, gamma = noise_std / S
 
-and nothing else, with S = `discrete_gaussian.STD`. Sums are whole numbers, snapping and noise live on
-one lattice of width gamma, so every release is exact: its last bits tell nothing. What it costs is
-worked out in `terms`.
+and nothing else, with S = `lattice.STD`. Sums are whole numbers, snapping and noise live on one
+lattice of width gamma, so every release is exact: its last bits tell nothing. `terms` works out what a
+release costs.
+
+There are three ways to make a release, and no others: `Permit.release` from vectors that a compiled
+program makes chunk by chunk, `release_records` from rows of the data, and `release_answers` from
+answers that came from outside. All three refuse data or answers without a row for each record.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from blindstep.errors import HorizonExceeded, InvalidArgument
 from blindstep.private.clip import clip, unit_of
@@ -32,21 +36,28 @@ from blindstep.private.schedule import Kind
 from blindstep.private.terms import Terms
 
 Out = TypeVar("Out")
+# Numbers that the records of one call may hold together: 2^20 float64 are 8 MiB.
+_AT_ONCE = 2**20
 
 
 class Contributions(NamedTuple):
     """How the gate gets the vectors of a batch, some records at a time.
 
     The premise of all privacy is about `of`: a record's vector must depend on that record and on
-    public values alone.
+    public values alone. An index past the end of an array gives its last row in JAX, so one record
+    would count many times. Therefore say how many rows there are, and the gate compares.
 
     Attributes:
-        together: so many records are asked for at once.
+        batch_size: number of records evaluated per call.
         of: from row numbers in the data, and places in the batch, to one vector for each.
+        rows: number of rows of the data, if `of` takes records by their row numbers.
+        answers: number of answers, if `of` takes them by their places in the batch.
     """
 
-    together: int
+    batch_size: int
     of: Callable[[Int[Array, " some"], Int[Array, " some"]], Float[Array, "some size"]]
+    rows: int | None = None
+    answers: int | None = None
 
 
 @runtime_checkable
@@ -83,6 +94,7 @@ class Permit(Uncopied, eqx.Module):
     stop: Int[Array, ""]
     grad_rows: Int[Array | np.ndarray, "grads first_batch"]
     diff_rows: Int[Array | np.ndarray, "diffs diff_batch"]
+    table: int = eqx.field(static=True)  # number of rows that the row numbers point into
     # Noise drawn ahead: the number of the first release that it is for, and one draw for each.
     stock: tuple[Int[Array, ""], Float[Array, "count size"]] | None = None
 
@@ -93,11 +105,21 @@ class Permit(Uncopied, eqx.Module):
 
         Guarantee: all releases of a run together are `terms.mu()`-Gaussian-DP for replacing one
         record, if each record's vector depends on that record and on public values alone. The
-        number and order of operations are functions of shapes alone.
+        number and order of operations are functions of shapes alone. Data with fewer rows than the
+        permit's, or answers that are not one for each record of the batch, are refused.
         """
         terms, position = self.terms, memory.position
         allowed = self._allowed(position, kind)
-        increment = self._mean(self._rows(position, kind), kind, contributions)
+        rows = self._rows(position, kind)
+        if contributions.rows is not None and contributions.rows < self.table:
+            raise InvalidArgument(
+                f"data of {contributions.rows} rows for {self.table} records: give a row for each."
+            )
+        if contributions.answers not in (None, len(rows)):
+            raise InvalidArgument(
+                f"{contributions.answers} answers for a batch of {len(rows)} records: give all."
+            )
+        increment = self._mean(rows, kind, contributions)
         place = position % terms.schedule.period
         fresh = terms.mechanism.init(terms.size)
         buffers, total = terms.mechanism.next(
@@ -124,7 +146,7 @@ class Permit(Uncopied, eqx.Module):
         rows = np.concatenate([grads.ravel(), diffs.ravel()])
         first = np.arange(grads.size).reshape(grads.shape)
         later = np.arange(grads.size, rows.size).reshape(diffs.shape)
-        return rows, replace(self, grad_rows=first, diff_rows=later)
+        return rows, replace(self, grad_rows=first, diff_rows=later, table=len(rows))
 
     def _allowed(self, position: Int[Array, ""], kind: Kind) -> Any:
         place = position % self.terms.schedule.period
@@ -157,7 +179,7 @@ class Permit(Uncopied, eqx.Module):
         self, rows: Int[Array, " batch"], kind: Kind, contributions: Contributions
     ) -> Float[Array, " size"]:
         """The mean of a batch's clipped vectors; their sum is exact, in whole units."""
-        terms, batch, some = self.terms, rows.shape[0], contributions.together
+        terms, batch, some = self.terms, rows.shape[0], contributions.batch_size
         bound = terms.clip_of(kind)
 
         def add(total: Array, start: Int[Array, ""]) -> tuple[Array, None]:
@@ -175,6 +197,58 @@ class Permit(Uncopied, eqx.Module):
 
         total, _ = jax.lax.scan(add, jnp.zeros(terms.size), jnp.arange(0, batch, some))
         return total * (unit_of(bound, batch) / batch)
+
+
+def release_records(
+    permit: Permit,
+    memory: Memory,
+    kind: Kind,
+    data: PyTree,
+    vector: Callable[[PyTree], Float[Array, "some size"]],
+    held: int,
+) -> tuple[Memory, Float[Array, " size"]]:
+    """A release from rows of the data: `vector` makes a vector of each record that it is given.
+
+    `held` is how many numbers a record takes up meanwhile: it decides how many records are evaluated
+    per call.
+
+    Guarantee: that of `Permit.release`. The data has a row for each record, or nothing is released.
+    """
+    size = _batch_size(permit.terms, kind, held)
+
+    def of(rows: Int[Array, " some"], _: Int[Array, " some"]) -> Float[Array, "some size"]:
+        return vector(jax.tree.map(lambda leaf: leaf[rows], data))
+
+    return permit.release(memory, kind, Contributions(size, of, rows=number_of_rows(data)))
+
+
+def release_answers(
+    permit: Permit,
+    memory: Memory,
+    kind: Kind,
+    answers: Float[Array, "batch *each"],
+    vector: Callable[[Float[Array, "some *each"]], Float[Array, "some size"]],
+) -> tuple[Memory, Float[Array, " size"]]:
+    """A release from answers, one row for each record of the batch, in the batch's order.
+
+    Guarantee: that of `Permit.release`. There are as many answers as the batch has records, or nothing
+    is released.
+    """
+    size = _batch_size(permit.terms, kind, answers[:1].size)
+    contributions = Contributions(
+        size, lambda _, places: vector(answers[places]), answers=len(answers)
+    )
+    return permit.release(memory, kind, contributions)
+
+
+def number_of_rows(data: PyTree) -> int | None:
+    """The rows that all arrays of `data` have; None without an array."""
+    return min((leaf.shape[0] for leaf in jax.tree.leaves(data)), default=None)
+
+
+def _batch_size(terms: Terms, kind: Kind, held: int) -> int:
+    """Number of records evaluated per call, each holding so many numbers beside its vector."""
+    return max(1, min(terms.schedule.batch_of(kind), _AT_ONCE // max(held, terms.size)))
 
 
 class Gate(Uncopied):
@@ -269,4 +343,5 @@ class Gate(Uncopied):
         traced = jax.tree.map(lambda v: jnp.asarray(v) if isinstance(v, float) else v, terms)
         grads, diffs = (np.concatenate(rows[kind]) for kind in Kind)
         start, stop = (jnp.asarray(number, jnp.int32) for number in (first, first + count))
-        return Permit(traced, jnp.asarray(self._key.words()), start, stop, grads, diffs)
+        key = jnp.asarray(self._key.words())
+        return Permit(traced, key, start, stop, grads, diffs, table=terms.schedule.records)

@@ -94,6 +94,22 @@ def fresh_keys(seed: int | None = None) -> Keys:
     return Keys(NoiseKey(_words(noise)), public_key(_words(public)), seed is not None)
 
 
+def second_seed(seed: int | None, use: str = "") -> int | None:
+    """The seed of another gate in the same call; `use` tells several of them apart.
+
+    Two gates must not draw the same noise: the difference of their releases would hold none. Without a
+    seed each draws its own keys from the operating system, and this is None.
+
+    Guarantee: a seed of 128 bits of SHA-256 of `seed` and `use`. Two pairs of these, or a pair and a
+    user's seed, give the same one with a probability of 2^-128, unless somebody chose the seed for it.
+    Whoever knows the first seed knows this one: both runs say that they are seeded.
+    """
+    if seed is None:
+        return None
+    name = f"blindstep looks {seed} {use}" if use else f"blindstep looks {seed}"
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
+
+
 def public_key(words: UInt32[np.ndarray, "2"]) -> Key[Array, ""]:
     """The public key made of these words."""
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")

@@ -5,6 +5,7 @@ One function makes each sentence, so that statement, report and README cannot di
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import ClassVar
@@ -176,6 +177,38 @@ def statement(terms: Terms, delta: float, *, seeded: bool, unit: str = RECORD) -
     often = f"a record answers in at most {passes} release" + ("s" if passes > 1 else "")
     held = (clips, "a record whose loss is not finite counts 0", often)
     return Statement(mu, epsilon, delta, exceeds, unit, RELEASED, held, ARITHMETIC, slack, seeded)
+
+
+def compose_statements(statements: Sequence[Statement]) -> Statement:
+    """What several runs on the same records guarantee together.
+
+    Guarantee: runs that are mu_1-, .., mu_k-Gaussian-DP, each whatever the others released, are
+    sqrt(sum mu_i^2)-Gaussian-DP together. What holds up to total variations slack_i holds up to their
+    sum. What is enforced is listed part by part: a number of releases is that of its part alone.
+    """
+    first = statements[0]
+    if len(statements) == 1:
+        return first
+    units = {each.unit for each in statements}
+    if len(units) > 1:
+        raise InvalidArgument(f"runs about different units do not add up: {', '.join(units)}.")
+    mu = accounting.compose(each.mu for each in statements)
+    slack = sum(each.slack for each in statements)
+    epsilon = accounting.epsilon(mu, first.delta, slack)
+    parts: list[str] = []
+    for each in statements:
+        several = [line.partition(", ")[2] for line in each.enforced if line.startswith("in part ")]
+        parts += several or [", ".join(each.enforced)]
+    return replace(
+        first,
+        mu=mu,
+        epsilon=epsilon,
+        exceeds=accounting.exceeds(mu, epsilon),
+        released="; ".join(dict.fromkeys(each.released for each in statements)),
+        enforced=tuple(f"in part {at}, {line}" for at, line in enumerate(parts, 1)),
+        slack=slack,
+        seeded=any(each.seeded for each in statements),
+    )
 
 
 def round_up(value: Scalar, digits: int = 6) -> str:

@@ -11,7 +11,7 @@ however the increments depend on what was released before. Blocks of a pass shar
 costs one block. Passes add in squares. sigma is noise_std, less what makes the discrete Gaussian a
 post-processing of the Gaussian: draw a real number from N(x, S^2 - tau^2), then a whole number around
 it with width tau; its normaliser depends on that number by at most 1e-136 (tau = 4, formula (1) of
-`tables.discrete_gaussian`). All this holds up to a total variation of `Terms.slack`.
+`lattice`). All this holds up to a total variation of `Terms.slack`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jaxtyping import Float
 from blindstep.errors import InvalidArgument, positive
 from blindstep.private.clip import Scalar, check_fits
 from blindstep.private.lattice import DISTANCE, LARGEST, STD, VARIANCE
-from blindstep.private.mechanisms import Mechanism
+from blindstep.private.mechanisms import Mechanism, check_mechanism
 from blindstep.private.schedule import Kind, Schedule
 
 # The Gaussian that may be claimed, as a share of noise_std: sqrt(S^2 - tau^2) / S with tau = 4,
@@ -63,6 +63,7 @@ class Terms(eqx.Module):
                 f"the mechanism is for {self.mechanism.steps} releases, a block has "
                 f"{self.schedule.period}: make them equal."
             )
+        check_mechanism(self.mechanism)
         check_fits(self.size, max(self.schedule.first_batch, self.schedule.diff_batch))
         for name in ("first_clip", "diff_clip", "noise_std"):
             # Far from the ends of float64, so that nothing underflows on the way to the lattice.
@@ -98,9 +99,10 @@ class Terms(eqx.Module):
         The Euclidean norm of the change is at most first_i + second_i noise_std: sensitivity with
         float64's roundings, and the snapping to the lattice.
         """
-        entered = np.sqrt(self.size * self.mechanism.column_counts())
+        columns = check_mechanism(self.mechanism)
+        entered = np.sqrt(self.size * columns.counts)
         off = 2.0 * (self.mechanism.roundings + _ROUNDINGS) * 2.0**-53 * self._largest()
-        return self.sensitivities() * self.mechanism.column_norms() + off * entered, entered / STD
+        return self.sensitivities() * columns.norms + off * entered, entered / STD
 
     def mu_per_pass(self) -> float:
         """Gaussian-DP parameter of one pass: that of one block, since blocks share no record."""

@@ -42,7 +42,6 @@ from blindstep.run.planned import refuse_for_networks, refuse_gradients
 from blindstep.run.progress import RunProgress, how_to_go_on, stopped
 from blindstep.run.query import BatchQuery
 from blindstep.run.result import Result, result_of
-from blindstep.run.step import of_plan
 
 
 class Optimizer(Uncopied):
@@ -205,7 +204,7 @@ class Optimizer(Uncopied):
     @property
     def privacy(self) -> Statement:
         """The privacy statement of the whole run, finished or not."""
-        return of_plan(self.plan, seeded=self.seeded, unit=self._session.unit)
+        return self.plan.statement(seeded=self.seeded, unit=self._session.unit)
 
     def __repr__(self) -> str:
         where = "done" if self.done else f"round {self.round + 1}, step {self.step + 1}"

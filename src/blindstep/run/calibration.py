@@ -9,7 +9,6 @@ A loss in natural units, so that one plan fits every problem.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from blindstep.errors import InvalidArgument
 from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.scales import ScaleFinder, Scales, along
 from blindstep.ledger.fingerprints import Fingerprints
@@ -28,7 +26,8 @@ from blindstep.ledger.storage import Storage, require_room
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.pytrees import Loss, ParameterSpace
 from blindstep.planning.plan import Plan
-from blindstep.private.gate import Contributions, Gate, Memory, Permit
+from blindstep.private.gate import Gate, Memory, Permit, release_answers, release_records
+from blindstep.private.noise import second_seed
 from blindstep.private.schedule import Kind
 from blindstep.processes.jax_group import ProcessGroup
 from blindstep.run.loop import records_of
@@ -39,8 +38,6 @@ Answers = Float[np.ndarray, "batch evaluations"]
 Where = TypeVar("Where")
 # The folder of the run directory in which looks are kept.
 CALIBRATION = "scales"
-# Losses, or entries of vectors, held at once: 2^20 float64 are 8 MiB.
-_AT_ONCE = 2**20
 
 
 def open_calibration(
@@ -57,13 +54,6 @@ def open_calibration(
     start = jnp.zeros((plan.calibrations, plan.calibration_query.size))
     run = (plan.calibration_terms, plan.to_dict(), start, storage.part(CALIBRATION), known)
     return Session(*run, seed=second_seed(seed), unit=unit, group=group)
-
-
-def second_seed(seed: object) -> int | None:
-    """Another seed for a second gate of one call: two gates must not draw the same noise."""
-    if seed is None:
-        return None
-    return int.from_bytes(hashlib.sha256(f"blindstep looks {seed}".encode()).digest()[:16], "big")
 
 
 def scales_from(
@@ -138,14 +128,10 @@ def _release(
     def values(record: PyTree) -> Float[Array, " evaluations"]:
         return jax.vmap(lambda point: checked(space.unflatten(point), record))(points)
 
-    def of(rows: Int[Array, " some"], _: Any) -> Float[Array, "some size"]:
-        records = jax.tree.map(lambda leaf: leaf[rows], data)
+    def vector(records: PyTree) -> Float[Array, "some size"]:
         return calibration.vector(jax.vmap(values)(records), distance)
 
-    together = _together(
-        permit.terms.schedule.first_batch, calibration.evaluations, calibration.size
-    )
-    return permit.release(memory, Kind.GRAD, Contributions(together, of))
+    return release_records(permit, memory, Kind.GRAD, data, vector, calibration.evaluations)
 
 
 def calibrate_on_answers(
@@ -179,33 +165,9 @@ def _release_answers(
     answers: Float[Array, "batch evaluations"],
     distance: Any,
 ) -> tuple[Memory, Float[Array, " size"]]:
-    return release_of_answers(
-        permit, memory, answers, lambda own: calibration.vector(own, distance)
+    return release_answers(
+        permit, memory, Kind.GRAD, answers, lambda own: calibration.vector(own, distance)
     )
-
-
-def release_of_answers(
-    permit: Permit,
-    memory: Memory,
-    answers: Float[Array, "batch *each"],
-    vector: Callable[[Float[Array, "some *each"]], Float[Array, "some size"]],
-) -> tuple[Memory, Float[Array, " size"]]:
-    """A release from answers, one row for each record of the batch, in its order.
-
-    Guarantee: as many answers as the batch has records, or nothing is released. JAX would take the last
-    row for every place past the end, and one record would count many times.
-    """
-    batch = permit.terms.schedule.first_batch
-    if len(answers) != batch:
-        raise InvalidArgument(f"{len(answers)} answers for a batch of {batch} records: give all.")
-    together = _together(batch, answers[0].size, permit.terms.size)
-    contributions = Contributions(together, lambda _, places: vector(answers[places]))
-    return permit.release(memory, Kind.GRAD, contributions)
-
-
-def _together(batch: int, evaluations: int, size: int) -> int:
-    """How many records of a batch are held at once, each with so many values and entries."""
-    return max(1, min(batch, _AT_ONCE // max(evaluations, size)))
 
 
 class ScaledLoss(eqx.Module):

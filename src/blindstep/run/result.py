@@ -24,7 +24,6 @@ from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate
 from blindstep.private.noise import public_stream
 from blindstep.private.statement import RECORD, Statement
-from blindstep.run.step import of_plan
 
 
 @runtime_checkable
@@ -127,7 +126,7 @@ def result_of(
         params=space.unflatten(points[best]),
         random_round=chosen,
         means=points,
-        privacy=of_plan(plan, seeded=gate.seeded, unit=protected),
+        privacy=plan.statement(seeded=gate.seeded, unit=protected),
         plan=plan,
         history=history,
         space=space,

@@ -31,14 +31,13 @@ from blindstep.planning.checks import check_delta
 from blindstep.planning.method import Method
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import require_method
-from blindstep.private.statement import Privacy, Statement
-from blindstep.run.calibration import second_seed
+from blindstep.private.noise import second_seed
+from blindstep.private.statement import Privacy, Statement, compose_statements
 from blindstep.run.compiled import run_compiled
 from blindstep.run.host import run_on_host
 from blindstep.run.planned import Call
 from blindstep.run.progress import ends_in_one_line
 from blindstep.run.result import Result
-from blindstep.run.step import together
 from blindstep.run.value import losses_of, measure
 
 # The share of mu^2 that the choice spends.
@@ -151,7 +150,7 @@ def tune(
     results, judged, unit = [], [], ""
     for number, each in enumerate(tried):
         directory = None if checkpoint is None else os.path.join(checkpoint, f"run-{number + 1}")
-        seeded = None if seed is None else second_seed(f"{seed} {number}")
+        seeded = second_seed(seed, str(number))
         own = Storage(directory, kept, budget)
         call = Call(share, each.method, whose, own, seeded, progress)
         results.append(each.run(data, call, evaluate))
@@ -166,11 +165,11 @@ def tune(
         Storage(choice, kept, budget),
         lambda: fingerprints.of_questions(None, [result.params for result in results], data),
         None,
-        None if seed is None else second_seed(f"{seed} choice"),
+        second_seed(seed, "choice"),
         unit,
     )
     chosen = int(np.argmin(means))
-    everything = together([*(result.privacy for result in results), said])
+    everything = compose_statements([*(result.privacy for result in results), said])
     return Tuned(results[chosen], chosen, tuple(means), std, tuple(results), everything)
 
 

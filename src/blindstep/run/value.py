@@ -28,14 +28,14 @@ from blindstep.losses.evaluators import evaluator
 from blindstep.losses.people import People, by_person, people_of
 from blindstep.losses.pytrees import Loss, ParameterSpace, count_records
 from blindstep.planning.checks import check_delta
-from blindstep.private.gate import Contributions, Memory, Permit
+from blindstep.private.gate import Memory, Permit, release_answers
 from blindstep.private.mechanisms import Independent
+from blindstep.private.noise import second_seed
 from blindstep.private.schedule import Kind, Schedule
-from blindstep.private.statement import Privacy, Statement, statement
+from blindstep.private.statement import Privacy, Statement, compose_statements, statement
 from blindstep.private.terms import Terms, calibrated
-from blindstep.run.calibration import CALIBRATION, second_seed
+from blindstep.run.calibration import CALIBRATION
 from blindstep.run.progress import ends_in_one_line
-from blindstep.run.step import together
 
 Losses = Float[np.ndarray, "records some"]
 # The share of mu^2 for the histogram, and the share of records that may be clamped.
@@ -148,7 +148,8 @@ def measure(
     Gives the means, the standard deviation of their noise, the size that losses are clamped to and
     the statement of both releases.
     """
-    plan = {"values": number, "records": records, "delta": privacy.delta, "mu": privacy.mu}
+    budget = {"delta": privacy.delta, "mu": privacy.mu}
+    plan = {"values": number, "records": records, "privacy": budget}
     with jax.enable_x64(True):
         said, rest = [], privacy.mu
         require_room(storage, privacy.mu)
@@ -171,7 +172,7 @@ def measure(
     released = (
         "a noisy histogram of the sizes of losses, if there was no public bound, and noisy means"
     )
-    whole = replace(together(said), released=released)
+    whole = replace(compose_statements(said), released=released)
     return [most * float(mean) for mean in means], std, most, whole
 
 
@@ -215,9 +216,7 @@ def _release(
 def _through(
     permit: Permit, memory: Memory, answers: Array, vectors: Callable[[Array], Array]
 ) -> tuple[Memory, Array]:
-    batch = permit.terms.schedule.first_batch
-    given = Contributions(min(batch, 2**14), lambda rows, _: vectors(answers[rows]))
-    return permit.release(memory, Kind.GRAD, given)
+    return release_answers(permit, memory, Kind.GRAD, answers, vectors)
 
 
 def _largest(counts: Float[np.ndarray, " places"], noise: float) -> float:

@@ -208,8 +208,18 @@ class ModelSpace(Space):
         return np.asarray(sums)
 
     def see(self, path: ModelPath, gradient: Float[np.ndarray, " q"]) -> Seen:
-        """Numbers that are worked out when they are asked for."""
-        return _Seen(self, path, gradient)
+        """Sums over all weights: the norm of the gradient, and more for a learner that asks for it."""
+        replay, number, weights = self.replay, int(path.done), self.weights
+        releases = np.array(path.releases)
+        releases[number] = gradient
+        path, own = replace(path, releases=releases), {number: 1.0}
+        moved = number > 0 and bool(path.kept[number - 1])
+        before = factors_of(path, number - 1) if moved else {}
+        return Seen(
+            lambda: _square(replay.norm(path, own, weights)),
+            lambda: _square(replay.norm(path, before, weights)) if before else 0.0,
+            lambda: replay.inner(path, before, own, weights) if before else 0.0,
+        )
 
     def advance(
         self, path: ModelPath, gradient: Float[np.ndarray, " q"], choice: Choice, fraction: Any
@@ -233,38 +243,9 @@ class ModelSpace(Space):
         return replace(path, kept=kept), None
 
 
-class _Seen(Seen):
-    """What a learner sees of a network's gradient. What it does not ask for is not computed."""
-
-    def __init__(self, space: ModelSpace, path: ModelPath, gradient: np.ndarray) -> None:
-        self._space, self._number = space, int(path.done)
-        releases = np.array(path.releases)
-        releases[self._number] = gradient
-        self._path = replace(path, releases=releases)
-
-    @cached_property
-    def gradient_square(self) -> np.float64:
-        own = {self._number: 1.0}
-        return np.float64(self._space.replay.norm(self._path, own, self._space.weights)) ** 2
-
-    @cached_property
-    def move_square(self) -> np.float64:
-        before = self._before()
-        norm = self._space.replay.norm(self._path, before, self._space.weights) if before else 0.0
-        return np.float64(norm) ** 2
-
-    @cached_property
-    def product(self) -> np.float64:
-        before = self._before()
-        if not before:
-            return np.float64(0.0)
-        own = {self._number: 1.0}
-        return np.float64(self._space.replay.inner(self._path, before, own, self._space.weights))
-
-    def _before(self) -> dict[int, float]:
-        if self._number == 0 or not self._path.kept[self._number - 1]:
-            return {}
-        return factors_of(self._path, self._number - 1)
+def _square(number: float) -> float:
+    """The product, rounded once: its root is the number again. A power need not be."""
+    return number * number
 
 
 def factors_of(path: ModelPath, number: int) -> dict[int, float]:

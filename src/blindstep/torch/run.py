@@ -25,12 +25,11 @@ from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.optimize.machine import State, StepInfo
 from blindstep.planning.plan import Plan
-from blindstep.private.gate import Memory, Permit
+from blindstep.private.gate import Memory, Permit, release_answers
 from blindstep.private.schedule import Kind
 from blindstep.run.calibration import (
     calibrate_on_answers,
     open_calibration,
-    release_of_answers,
     run_calibration,
 )
 from blindstep.run.loop import Run
@@ -184,8 +183,8 @@ def _release(
     """A step's release. A record's vector comes from its own answers and from public numbers."""
     nowhere = jnp.zeros(1)  # coefficients do not depend on where the points are
     query = Query(nowhere, nowhere, public, Kind.GRAD, nearness)
-    return release_of_answers(
-        permit, memory, answers, lambda own: estimator.coefficients(query, own)
+    return release_answers(
+        permit, memory, Kind.GRAD, answers, lambda own: estimator.coefficients(query, own)
     )
 
 

@@ -28,7 +28,6 @@ from blindstep.run import result
 from blindstep.run.planned import Call, planned, problem_of, ready
 from blindstep.run.progress import ends_in_one_line
 from blindstep.run.result import history_of
-from blindstep.run.step import of_plan
 from blindstep.torch import rehearsal, tuned_model
 from blindstep.torch.evaluate import Loss, ModelEvaluator
 from blindstep.torch.group import TorchGroup
@@ -189,7 +188,7 @@ def _lead(
     group.put_back()
     for move in replay.to_round(path, best):
         group.move(move)
-    said = of_plan(plan, seeded=seeded, unit=records.unit)
+    said = plan.statement(seeded=seeded, unit=records.unit)
     names, sizes = tuple(group.weights.names), group.weights.sizes
     tuned = group.weights.fingerprint()
     return TunedModel(said, plan, history, best, base, tuned, names, sizes, replay, path)

@@ -30,7 +30,6 @@ from blindstep.ledger.checkpoint import CURRENT, Checkpoint
 from blindstep.planning.plan import Plan
 from blindstep.private.statement import Statement
 from blindstep.run.result import Reportable
-from blindstep.run.step import of_plan
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def of_run_directory(
     return Content(
         title=title,
         plan=plan,
-        privacy=of_plan(plan, seeded=bool(arrays["key.seeded"]), unit=meta.unit),
+        privacy=plan.statement(seeded=bool(arrays["key.seeded"]), unit=meta.unit),
         steps_done=meta.position,
         gradient_norm=norms,
         loss=by_round.mean(axis=1),
