@@ -17,7 +17,6 @@ from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Sphere, join
 from blindstep.estimate.estimators import Query, Sharing, ValueEstimator
 from blindstep.estimate.frames import Haar
-from blindstep.planning.theory import frame_moments, sphere_moments
 from blindstep.private.schedule import Kind
 
 SIGNIFICANCE = 1e-6
@@ -224,7 +223,7 @@ def test_second_moments_are_below_the_planners_bounds_and_these_below_the_paper(
     keys = jax.random.split(jax.random.key(1), 4000)
     loss = lambda x, z: jnp.linalg.norm(x - z)  # noqa: E731
     moment = np.square(estimates(estimator, loss, query, keys, records)).sum(1).mean()
-    moments = (frame_moments if sampler.orthonormal else sphere_moments)(dim, dim)
+    moments = sampler.moments(dim, dim)
     bound = moments.grad if kind is Kind.GRAD else moments.diff * slope**2
     printed = {
         Kind.GRAD: reference.grad_variance_bound(dim, 1.0, 1),
@@ -240,7 +239,7 @@ def test_second_moments_are_below_the_planners_bounds_and_these_below_the_paper(
 
 def test_bounds_combine_to_the_smallest():
     both = Bounds(lipschitz=2.0) & Bounds(range=(0, 3)) & Bounds(lipschitz=1.0) & Bounds(clip=5.0)
-    assert both == Bounds(lipschitz=1.0, width=3.0, clip=5.0)
+    assert both == Bounds(lipschitz=1.0, range=(0.0, 3.0), clip=5.0)
 
 
 @pytest.mark.parametrize(

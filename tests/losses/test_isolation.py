@@ -85,7 +85,7 @@ def test_a_pool_that_was_shut_down_is_not_replaced():
     with concurrent.futures.ProcessPoolExecutor(1) as closed:
         pass
     with pytest.raises(bs.errors.EngineLost):
-        Engine(closed).perform(attack.tasks(attack.records(), None))
+        Engine(bs.Host(closed)).perform(attack.tasks(attack.records(), None))
 
 
 @pytest.mark.slow

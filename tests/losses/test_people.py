@@ -145,27 +145,37 @@ SECRET = "Ada Lovelace"
     ],
 )
 def test_identifiers_that_cannot_be_used_are_refused_without_a_word_of_them(people, says):
-    for entry in (bs.minimize, bs.host.minimize):
+    for evaluate in (None, bs.Host()):
         with pytest.raises(bs.errors.InvalidArgument, match=says) as caught:
-            entry(capped_distance, np.zeros(2), np.zeros((4, 2)), people=people, plan=PLAN)
+            bs.minimize(
+                capped_distance,
+                np.zeros(2),
+                np.zeros((4, 2)),
+                people=people,
+                method=PLAN,
+                evaluate=evaluate,
+            )
         assert SECRET not in str(caught.value)
         assert "1815" not in str(caught.value)
 
 
 def test_rows_belong_to_people_and_a_row_is_checked_as_one():
-    for entry in (bs.minimize, bs.host.minimize):
-        with pytest.raises(
-            bs.errors.InvalidArgument, match="rows = 3 is how many rows of a person"
-        ):
-            entry(capped_distance, np.zeros(2), TABLE, rows=3, plan=PLAN)
+    for evaluate in (None, bs.Host()):
         with pytest.raises(
             bs.errors.InvalidArgument, match="rows must be a whole number of at least 1"
         ):
-            entry(capped_distance, np.zeros(2), TABLE, people=PEOPLE, rows=0, plan=PLAN)
+            bs.People(PEOPLE, rows=0)
         with pytest.raises(
             bs.errors.InvalidArgument, match="24 records"
         ):  # people are counted, not rows
-            entry(capped_distance, np.zeros(2), TABLE, people=PEOPLE % 7, plan=PLAN)
+            bs.minimize(
+                capped_distance,
+                np.zeros(2),
+                TABLE,
+                people=PEOPLE % 7,
+                method=PLAN,
+                evaluate=evaluate,
+            )
     with pytest.raises(
         bs.errors.InvalidArgument, match=r"returned \(2,\), but it must return one number"
     ):

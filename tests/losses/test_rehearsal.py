@@ -214,14 +214,16 @@ def test_what_a_record_is_made_of_does_not_say_how_long_texts_are(tmp_path):
 
 
 def test_people_with_several_rows_have_their_own_loss_tried(tmp_path):
-    options = {**BUDGET, "bounds": bs.Bounds(clip=1.0), "horizon": 2, "people": np.arange(24) // 2}
+    method = bs.Tight(radius=BUDGET["radius"], bounds=bs.Bounds(clip=1.0), horizon=2)
     with pytest.raises(bs.errors.InvalidArgument, match="KeyError: 'heigth'"):
         bs.minimize(
             misspelt,
             np.zeros(2),
             PEOPLE,
+            BUDGET["privacy"],
+            method=method,
+            people=np.arange(24) // 2,
             evaluate=bs.Host(),
             checkpoint=tmp_path / "run",
-            **options,
         )
     assert not (tmp_path / "run").exists()

@@ -49,7 +49,18 @@ def plan_command(privacy, _):
 
 def train_command(privacy, folder):
     (folder / "problem.py").write_text(PROBLEM)
-    choices = ("--radius", "1", "--clip", "1", "--passes", "1", "--horizon", "2", "--first-batch", "5")
+    choices = (
+        "--radius",
+        "1",
+        "--clip",
+        "1",
+        "--passes",
+        "1",
+        "--horizon",
+        "2",
+        "--first-batch",
+        "5",
+    )
     budget = ("--epsilon", "1", "--delta", str(privacy.delta))
     by_command("train", str(folder / "problem.py"), *choices, *budget)
 
@@ -166,7 +177,18 @@ def test_a_person_is_told_once_in_one_line(tmp_path):
         "import sys, numpy as np; from blindstep.cli import main\n"
         "open('problem.py', 'w').write(sys.argv.pop())\nmain()"
     )
-    choices = ("--radius", "1", "--clip", "1", "--passes", "1", "--horizon", "2", "--first-batch", "5")
+    choices = (
+        "--radius",
+        "1",
+        "--clip",
+        "1",
+        "--passes",
+        "1",
+        "--horizon",
+        "2",
+        "--first-batch",
+        "5",
+    )
     budget = ("--epsilon", "1", "--delta", "0.006", "--json")
     done = subprocess.run(
         [sys.executable, "-c", check, "train", "problem.py", *choices, *budget, PROBLEM],

@@ -116,11 +116,23 @@ def test_a_number_that_does_not_follow_is_refused(changes):
         (edited(bounds={"slope": 1.0}), "bounds cannot be"),
         (edited(dim=2.5), "dim must be a whole number"),
         (edited(dim=True), "dim must be a whole number"),
-        (edited(estimate=PLAN.to_dict()["estimate"] | {"smoothing": 1e300}), "smoothing must lie between"),
-        (edited(privacy=PLAN.to_dict()["privacy"] | {"epsilon": 1.0}), "epsilon 1 is not what mu 1"),
-        (edited(privacy=PLAN.to_dict()["privacy"] | {"mu": 0.5}), "epsilon 4.37718 is not what mu 0.5"),
+        (
+            edited(estimate=PLAN.to_dict()["estimate"] | {"smoothing": 1e300}),
+            "smoothing must lie between",
+        ),
+        (
+            edited(privacy=PLAN.to_dict()["privacy"] | {"epsilon": 1.0}),
+            "epsilon 1 is not what mu 1",
+        ),
+        (
+            edited(privacy=PLAN.to_dict()["privacy"] | {"mu": 0.5}),
+            "epsilon 4.37718 is not what mu 0.5",
+        ),
         (edited(mu=float("nan")), "not a plan"),
-        (edited(estimate=PLAN.to_dict()["estimate"] | {"sharing": "batch"}), "sharing must be one of record, block"),
+        (
+            edited(estimate=PLAN.to_dict()["estimate"] | {"sharing": "batch"}),
+            "sharing must be one of record, block",
+        ),
     ],
 )
 def test_what_is_no_plan_is_refused(text, says):

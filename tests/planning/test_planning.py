@@ -79,7 +79,8 @@ def test_plans_are_those_of_0_1(name):
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"method": "paper", "period": LEFT_OUT}, {"mechanism": "sqrt", "sharing": "block"}]
+    "given",
+    [{}, {"method": "paper", "period": LEFT_OUT}, {"mechanism": "sqrt", "sharing": "block"}],
 )
 def test_derived_numbers_are_those_of_the_gates_terms(given):
     asked = {**SMALL, **given}

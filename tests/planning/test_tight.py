@@ -54,8 +54,7 @@ def worst_ratio(seeds):
     coarse = auto_grid.Grid(periods=(0, 2, 6), blocks=(0, 4, 8), batches=(0, 4, 8), ratios=(0,))
     problems = [auto_grid.random_problem(np.random.default_rng(seed)) for seed in seeds]
     return max(
-        plan_of(**problem).tolerance / auto_grid.best_fixed(problem, coarse)
-        for problem in problems
+        plan_of(**problem).tolerance / auto_grid.best_fixed(problem, coarse) for problem in problems
     )
 
 
@@ -173,7 +172,9 @@ def test_by_clip_norm_without_lipschitz():
 
 def test_by_clip_norm_with_a_longer_period():
     fixed = {"period": 5, "horizon": 10, "first_batch": 100, "diff_batch": 20}
-    made = plan(lipschitz=None, gap=None, bounds=Bounds(clip=1.0, diff_clip=0.2), records=4000, **fixed)
+    made = plan(
+        lipschitz=None, gap=None, bounds=Bounds(clip=1.0, diff_clip=0.2), records=4000, **fixed
+    )
     assert (made.oracle, made.mechanism, made.rounds) == ("variance-reduced", "blt", 11)
     assert made.clips == (1.0, 0.2)
     by_range = plan(lipschitz=None, gap=None, bounds=Bounds(range=(0, 1)), records=4000, **fixed)

@@ -256,7 +256,7 @@ def test_a_mechanism_has_its_name_alone():
     written = {"name": Window.name, "__module__": __name__, "__qualname__": "Window"}
     again = type("Window", (Window,), written)
     assert Mechanism.named(Window.name) is again  # a cell of a notebook that is run again
-    mechanisms._NAMED[Window.name] = Window
+    mechanisms.MECHANISMS[Window.name] = Window
 
 
 # -- columns of norm 1, in exact rational arithmetic on the floats in use --------------------------

@@ -2,11 +2,8 @@
 
 import copy
 import dataclasses
-import inspect
 import json
 import pickle
-import re
-import typing
 
 import jax
 import numpy as np
@@ -17,7 +14,6 @@ from blindstep.errors import BudgetExceeded, CheckpointMismatch, LedgerUnwritabl
 from blindstep.ledger import fingerprints
 from blindstep.ledger.ledger import Ledger, read_ledger
 from blindstep.private.lattice import LARGEST, STD
-from blindstep.run.planned import CHOICES as PLANNED
 from driver_runs import (
     BUDGET,
     DATA,
@@ -306,7 +302,6 @@ def test_without_a_checkpoint_there_are_no_files(driver, tmp_path, monkeypatch):
 
 CALLS = {
     "minimize": (bs.minimize, (lambda x, z: 0.0, np.zeros(2), DATA)),
-    "host.minimize": (bs.host.minimize, (lambda x, z: 0.0, np.zeros(2), DATA)),
     "Optimizer": (bs.Optimizer, (PLAN, np.zeros(2))),
 }
 
@@ -314,35 +309,21 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_mistyped_argument_is_answered_with_the_nearest_one(name):
     function, arguments = CALLS[name]
-    called = name.removeprefix("host.")
     with pytest.raises(
-        bs.errors.InvalidArgument, match=rf"^{called}\(\) .*'chekpoint'.*'checkpoint'"
+        bs.errors.InvalidArgument, match=rf"^{name}\(\) .*'chekpoint'.*'checkpoint'"
     ):
         function(*arguments, chekpoint="run")
     with pytest.raises(bs.errors.InvalidArgument, match=r"'xyz': it has .*ledger"):
         function(*arguments, xyz=1)
 
 
-@pytest.mark.parametrize("name", ["minimize", "host.minimize"])
-def test_every_choice_is_spelled_out_with_its_type(name):
-    function = CALLS[name][0]
-    parameters = inspect.signature(function).parameters
-    assert not [p for p in parameters.values() if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    types, known = typing.get_type_hints(function), typing.get_type_hints(bs.plan)
-    for choice in PLANNED:
-        assert parameters[choice].default is None
-        assert types[choice] == known[choice] | None
-        # Described here, or where the docstring points to.
-        described = function.__doc__ + bs.minimize.__doc__ * (
-            "`blindstep.minimize`" in function.__doc__
-        )
-        assert re.search(rf"\b{choice}:", described)
-    with pytest.raises(
-        bs.errors.InvalidArgument, match="give a ready plan or privacy, radius, rounds, not both"
-    ):
-        function(*CALLS[name][1], plan=PLAN, **BUDGET, rounds=3)
-    with pytest.raises(bs.errors.InvalidArgument, match="give privacy"):
-        function(*CALLS[name][1], rounds=3)
+@pytest.mark.parametrize("evaluate", [None, bs.Host()])
+def test_a_plan_has_the_budget_and_a_method_needs_one(evaluate):
+    given = (lambda x, z: abs(x[0] - z[0]), np.zeros(2), DATA)
+    with pytest.raises(bs.errors.InvalidArgument, match="give privacy or a ready plan, not both"):
+        bs.minimize(*given, bs.Privacy(mu=1.0), method=PLAN, evaluate=evaluate)
+    with pytest.raises(bs.errors.InvalidArgument, match="give privacy, such as"):
+        bs.minimize(*given, method=bs.Auto(), evaluate=evaluate)
 
 
 def test_a_plan_for_others_is_refused(driver):

@@ -14,7 +14,7 @@ from blindstep.ledger.storage import Storage
 from blindstep.losses.error_checks import telling_failures
 from blindstep.losses.pytrees import ParameterSpace
 from driver_runs import BUDGET, CHOICES, DATA, NAIVE, NAIVE_PLAN, PLAN, run, same
-from plans import plan_of
+from plans import method_of, plan_of
 
 START = np.zeros(2)
 
@@ -36,7 +36,8 @@ def test_a_second_call_compiles_nothing_whatever_data_start_budget_and_seed():
         return jnp.sum(jnp.abs(p - z))
 
     def call(start, data, mu):
-        bs.minimize(loss, start, data, **NAIVE | {"privacy": bs.Privacy(mu=mu)})
+        method = method_of(**{name: at for name, at in NAIVE.items() if name != "privacy"})
+        bs.minimize(loss, start, data, bs.Privacy(mu=mu), method=method)
 
     call(START, DATA, 1.0)
     first = len(traces)
@@ -48,7 +49,7 @@ def test_a_second_call_compiles_nothing_whatever_data_start_budget_and_seed():
 
 def test_memory_is_bounded_by_a_chunk():
     records, dim = 100_000, 1000
-    plan = plan_of(records=records, dim=dim, **BUDGET, method="paper", lipschitz=1.0, horizon=2, first_batch=records - 1, diff_batch=1, rounds=1)  # fmt: skip
+    plan = plan_of(records=records, dim=dim, **BUDGET, method="paper", lipschitz=1.0, gap=1.0, horizon=2, first_batch=records - 1, diff_batch=1, rounds=1)  # fmt: skip
     space, data = ParameterSpace.of(np.zeros(dim)), jnp.zeros((records, 1))
     machine = compiled.prepare(plan.build(), space)
     session = Session(plan.terms, plan.to_dict(), machine.begin(jnp.zeros(dim)), Storage(), dict)
@@ -153,7 +154,9 @@ class Frame:
         ({"lipschitz": -2.0}, "lipschitz must be above 0, got -2.0"),
         ({"horizon": 0}, "horizon must be a whole number of at least 1, got 0"),
         ({"diff_batch": -3}, "diff_batch"),
-        ({"method": "best"}, "preset must be one of"),
+        ({"method": "best"}, "method must be a method such as"),
+        ({"method": bs.Tight}, "method is the class Tight: make one"),
+        ({"evaluate": 2}, r"evaluate must be blindstep\.Host"),
         ({"oracle": "delphi"}, "oracle must be one of"),
         ({"params": jnp.zeros(2, int)}, "params has dtype int.*floating-point"),
         ({"params": jnp.array([0.0, jnp.nan])}, "not finite"),
@@ -170,7 +173,7 @@ class Frame:
         ({"loss": lambda p, z: p - z}, r"returned \(2,\), but it must return one number"),
         ({"loss": lambda p, z: (jnp.sum(p), jnp.sum(z))}, "one number"),
         ({"loss": lambda p, z: 1j * jnp.sum(p)}, "real number"),
-        ({"loss": branching}, r"cannot trace the loss.*host\.minimize"),
+        ({"loss": branching}, r"cannot trace the loss.*evaluate=blindstep\.Host"),
         ({"privacy": None}, "give privacy"),
     ],
 )
@@ -181,9 +184,9 @@ def test_bad_input_is_refused_before_any_evaluation(change, says):
         jax.debug.callback(lambda: evaluated.append(1))
         return jnp.sum(jnp.abs(p - z))
 
-    arguments = {"loss": loss, "params": START, "data": DATA, **CHOICES, **change}
+    given = {"loss": loss, "params": START, "data": DATA, **CHOICES, **change}
+    own = ("loss", "params", "data", "privacy", "method", "evaluate")
+    arguments = {name: given.pop(name) for name in own if name in given}
     with pytest.raises(bs.errors.InvalidArgument, match=says):
-        bs.minimize(
-            arguments.pop("loss"), arguments.pop("params"), arguments.pop("data"), **arguments
-        )
+        bs.minimize(**{"method": bs.Tight(**given), **arguments})
     assert not evaluated

@@ -6,7 +6,6 @@ import pytest
 
 import blindstep as bs
 from blindstep.ledger.ledger import read_ledger
-from blindstep.planning.auto import plan_auto
 from blindstep.private import accounting
 
 RANDOM = np.random.default_rng(0)
@@ -16,7 +15,7 @@ TARGET = (FEATURES @ TRUTH + 0.3 * RANDOM.normal(size=2000)).astype(np.float32)
 DATA = {"x": FEATURES, "y": TARGET}
 START = np.zeros(3, np.float32)
 PRIVACY = bs.Privacy(epsilon=2, delta=1e-5)
-SHORT = {"privacy": PRIVACY, "evaluations": 2**21}
+SHORT = {"privacy": PRIVACY, "method": bs.Auto(evaluations=2**21)}
 
 
 def loss(weights, record):
@@ -68,7 +67,7 @@ def test_the_host_driver_finds_them_too():
 
 
 def test_looks_and_steps_add_up_to_the_budget():
-    plan = plan_auto(dim=3, records=2000, privacy=PRIVACY)
+    plan = bs.plan(bs.Auto(), dim=3, records=2000, privacy=PRIVACY)
     parts = [plan.calibration_terms.mu(), plan.terms.mu()]
     assert accounting.compose(parts) == pytest.approx(plan.mu)
     assert plan.mu <= PRIVACY.mu
@@ -100,12 +99,14 @@ def test_a_run_cut_short_between_its_parts_goes_on_with_the_same_bits(
     tmp_path, driver, monkeypatch
 ):
     if driver == "compiled":
-        call, own, data, options = bs.minimize, loss, DATA, {"evaluations": 2**19}
+        own, data, options = loss, DATA, {"method": bs.Auto(evaluations=2**19)}
     else:
         few = {name: values[:100] for name, values in DATA.items()}
-        call, own, data = bs.host.minimize, host_loss, few
-        options = {"evaluations": 2**13, "passes": 6}
-    whole = call(own, START, data, privacy=PRIVACY, seed=5, checkpoint=tmp_path / "a", **options)
+        own, data = host_loss, few
+        options = {"method": bs.Auto(evaluations=2**13, passes=6), "evaluate": bs.Host()}
+    whole = bs.minimize(
+        own, START, data, privacy=PRIVACY, seed=5, checkpoint=tmp_path / "a", **options
+    )
 
     class Crash(Exception):
         pass
@@ -127,9 +128,9 @@ def test_a_run_cut_short_between_its_parts_goes_on_with_the_same_bits(
         monkeypatch.setattr(Gate, "through", cut)
         again = {"privacy": PRIVACY, "seed": 5, "checkpoint": tmp_path / f"b{after}", **options}
         with pytest.raises(Crash):
-            call(own, START, data, **again)
+            bs.minimize(own, START, data, **again)
         monkeypatch.setattr(Gate, "through", through)
-        resumed = call(own, START, data, **again)
+        resumed = bs.minimize(own, START, data, **again)
         np.testing.assert_array_equal(resumed.params, whole.params)
         np.testing.assert_array_equal(resumed.scales.lengths, whole.scales.lengths)
 

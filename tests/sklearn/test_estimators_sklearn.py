@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from blindstep.errors import BudgetExceeded, InvalidArgument
+from blindstep.errors import BudgetExceeded, ClassesFromData, InvalidArgument
 from blindstep.ledger.ledger import read_ledger
 from blindstep.losses.pytrees import ParameterSpace
 from blindstep.planning.auto import Auto
@@ -22,7 +22,7 @@ from blindstep.private.noise import fresh_keys
 from blindstep.private.statement import Privacy, round_up, statement
 from blindstep.run.minimize import minimize
 from blindstep.run.result import History, Result
-from blindstep.sklearn import ClassesFromData, PrivateClassifier, PrivateRegressor, models
+from blindstep.sklearn import PrivateClassifier, PrivateRegressor, models
 from blindstep.sklearn.models import REGRESSION
 
 RNG = np.random.default_rng(0)
@@ -112,7 +112,7 @@ def test_regression_learns_at_epsilon_2_in_any_units():
 def test_a_fit_is_the_run_of_four_arguments_and_keeps_to_its_evaluations():
     model = small(random_state=3)
     plan = model.result_.plan
-    assert plan.method == "scaled"
+    assert plan.method == "auto"
     assert plan.calibrations > 0
     assert plan.evaluations <= LITTLE
     assert small(evaluations=LITTLE // 2).result_.plan.evaluations <= LITTLE // 2

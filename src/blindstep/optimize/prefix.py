@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -31,6 +32,7 @@ from blindstep.private.mechanisms import (
     SquareRoot,
     State,
     Vector,
+    matrix_of,
 )
 
 Of = TypeVar("Of", bound=Mechanism)

@@ -187,7 +187,7 @@ def _candidates(
         )
     tried = []
     for each in given:
-        own = dict(each) if isinstance(each, Mapping) else {"method": each}
+        own: dict[str, Any] = dict(each) if isinstance(each, Mapping) else {"method": each}
         if unknown := [name for name in own if name not in _OWN]:
             raise InvalidArgument(
                 f"a candidate has {', '.join(unknown)}: it has {', '.join(_OWN)}, and all else is the "
