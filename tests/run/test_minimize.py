@@ -13,6 +13,7 @@ from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.losses.error_checks import telling_failures
 from blindstep.losses.pytrees import ParameterSpace
+from blindstep.run import compiled
 from driver_runs import BUDGET, CHOICES, DATA, NAIVE, NAIVE_PLAN, PLAN, run, same
 from plans import method_of, plan_of
 
@@ -113,7 +114,7 @@ def by_callback(p, z):
 
 
 def test_an_exception_inside_a_compiled_program_tells_nothing(capfd, caplog):
-    failed = pytest.raises(bs.errors.LossFailed, match=r"nothing of this round was released. Use")
+    failed = pytest.raises(bs.errors.LossFailed, match=r"nothing of this round was released. Give")
     with failed as failure:
         run(loss=by_callback, plan=NAIVE_PLAN)
     assert failure.value.__context__ is None

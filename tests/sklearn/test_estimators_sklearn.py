@@ -50,7 +50,7 @@ def no_run(loss, params, records, *, privacy, evaluations, seed, **storage):
 
 @pytest.mark.parametrize("really", [False, pytest.param(True, marks=pytest.mark.slow)])
 @parametrize_with_checks(
-    [PrivateClassifier(evaluations=LITTLE), PrivateRegressor(evaluations=LITTLE)]
+    [PrivateClassifier(method=Auto(evaluations=LITTLE)), PrivateRegressor(method=Auto(evaluations=LITTLE))]
 )
 @pytest.mark.filterwarnings("ignore")  # the checks make warnings on purpose
 def test_scikit_learns_own_checks(estimator, check, really, monkeypatch):
@@ -115,7 +115,7 @@ def test_a_fit_is_the_run_of_four_arguments_and_keeps_to_its_evaluations():
     assert plan.method == "auto"
     assert plan.calibrations > 0
     assert plan.evaluations <= LITTLE
-    assert small(evaluations=LITTLE // 2).result_.plan.evaluations <= LITTLE // 2
+    assert small(method=Auto(evaluations=LITTLE // 2)).result_.plan.evaluations <= LITTLE // 2
     assert model.n_iter_ == plan.rounds * plan.horizon
     layers, records = models.start([4, 1]), X[FEW].astype(np.float32)
     labels = (SIDES[FEW] == "yes").astype(np.int32)
@@ -131,7 +131,7 @@ def test_a_fit_is_the_run_of_four_arguments_and_keeps_to_its_evaluations():
 
 
 def test_no_knob_of_tuning_is_left():
-    public = {"epsilon", "delta", "loss", "hidden", "evaluations", "rows", "random_state"}
+    public = {"epsilon", "delta", "loss", "hidden", "method", "rows", "random_state"}
     kept = {"checkpoint", "ledger", "budget"}
     assert set(PrivateRegressor().get_params()) == public | kept
     assert set(PrivateClassifier().get_params()) == public | kept | {"classes"}
