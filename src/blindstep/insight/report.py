@@ -33,7 +33,6 @@ from blindstep.insight.report_markup import (
     tiles,
 )
 from blindstep.ledger import data_ledger
-from blindstep.planning.choices import GRADIENT
 from blindstep.planning.plan import Plan
 from blindstep.private.statement import (
     PERSON,
@@ -81,7 +80,7 @@ def report(
     It holds public quantities only: no loss, no record, no key.
 
     Args:
-        result: what `minimize`, `host.minimize` or an `Optimizer` gave.
+        result: what `minimize` or an `Optimizer` gave.
         path: the file to write; folders on the way are made.
         title: the heading.
         public_utility: names and values that you computed *on public data*, such as an accuracy.
@@ -179,7 +178,7 @@ def header(content: Content) -> Html:
 
 
 def _seen(plan: Plan) -> str:
-    return "gradients of the loss" if plan.estimate == GRADIENT else "values of the loss"
+    return "gradients of the loss" if plan.differentiates else "values of the loss"
 
 
 def in_words(content: Content) -> Html:
