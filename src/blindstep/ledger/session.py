@@ -54,7 +54,7 @@ from blindstep.private.accounting import RECORD
 from blindstep.private.gate import Gate
 from blindstep.private.noise import fresh_keys
 from blindstep.private.terms import Terms
-from blindstep.processes.jax_group import ProcessGroup
+from blindstep.processes.jax_group import JaxGroup
 
 
 class Session:
@@ -81,7 +81,7 @@ class Session:
         seed: int | None = None,
         interval: SavingInterval | None = None,
         unit: str = RECORD,
-        group: ProcessGroup | None = None,
+        group: JaxGroup | None = None,
     ) -> None:
         """Start the run, or resume it from the storage.
 
@@ -106,7 +106,7 @@ class Session:
         self.state, self.position, self.saved = start, 0, Arrays()
         self.watch: Callable[[], None] | None = None
         self._memory = Gate.first_memory(terms)
-        self._group = group or ProcessGroup()
+        self._group = group or JaxGroup()
         with self._group:
             try:
                 self._begin(known, seed)

@@ -39,7 +39,7 @@ from blindstep.ledger.ledger import read_ledger
 from blindstep.private.gate import Memory
 from blindstep.private.noise import Keys, NoiseKey, public_key
 from blindstep.private.statement import Privacy
-from blindstep.processes.jax_group import ProcessGroup
+from blindstep.processes.jax_group import JaxGroup
 
 LEDGER = "ledger.jsonl"
 PathLike = str | os.PathLike[str]
@@ -186,13 +186,13 @@ def account_at(storage: Storage) -> Account:
     return account
 
 
-def require_room(storage: Storage, mu: float, group: ProcessGroup | None = None) -> None:
+def require_room(storage: Storage, mu: float, group: JaxGroup | None = None) -> None:
     """Refuse a run of several parts that does not fit into the budget as a whole, before it begins.
 
     One that has begun is not asked again: what it has spent is in the ledger already. Of several
     processes, process 0 looks into the ledger.
     """
-    (group or ProcessGroup()).led("room", lambda: _require_room(storage, mu))
+    (group or JaxGroup()).led("room", lambda: _require_room(storage, mu))
 
 
 def _require_room(storage: Storage, mu: float) -> None:
@@ -208,7 +208,7 @@ def _require_room(storage: Storage, mu: float) -> None:
 
 
 def agree(
-    group: ProcessGroup,
+    group: JaxGroup,
     known: Fingerprints,
     plan: str,
     unit: str,
@@ -248,7 +248,7 @@ class RunSnapshot(NamedTuple):
     saved: Arrays  # the driver's own arrays
 
 
-def share(group: ProcessGroup, own: RunSnapshot, keys: Keys | None) -> tuple[RunSnapshot, Keys]:
+def share(group: JaxGroup, own: RunSnapshot, keys: Keys | None) -> tuple[RunSnapshot, Keys]:
     """Where process 0 stands, and its keys, in all processes, bit for bit. They stay in memory.
 
     The others have no keys yet, and a state and memory of the same structure and shapes.

@@ -26,7 +26,7 @@ from blindstep.optimize.machine import Machine, State, StepInfo
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Memory, Permit
 from blindstep.private.schedule import Kind
-from blindstep.processes.jax_group import ProcessGroup
+from blindstep.processes.jax_group import JaxGroup
 from blindstep.run import planned
 from blindstep.run.calibration import (
     ScaledLoss,
@@ -48,7 +48,7 @@ _WORTH_A_CALL = 2**20
 def run_compiled(loss: Loss, params: PyTree, data: PyTree, call: Call) -> Result:
     """One run on a loss that JAX can trace; the arguments are those of `blindstep.minimize`."""
     space, storage, seed = ParameterSpace.of(params), call.storage, call.seed
-    with ProcessGroup() as group:
+    with JaxGroup() as group:
         data = arrays_of(data)
         tried = functools.partial(rehearsal.rehearse_compiled, loss, params, data)
         loss, data, unit = by_person(loss, params, data, call.people)
