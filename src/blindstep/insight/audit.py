@@ -1,13 +1,13 @@
 """An audit of a plan: a lower bound on mu, measured through the real driver, against what is claimed.
 
-The claim comes from the plan's budget and its own statement; the measurement comes from what the code
-does. Exact checks complement the statistics. `docs/audit.md` says how to read an audit and what it cannot
-see.
+The claim comes from the plan's budget and its own statement; the measurement comes from what the
+code does. Exact checks complement the statistics. `docs/audit.md` says how to read an audit and what
+it cannot see.
 
-Runs that are too long to be repeated are audited with a canary in every block: a worst-case record whose
-value, z = +1 or z = -1, is decided by a coin of its own. The run is made once. From the releases of each
-block its coin is guessed, and the correct guesses are counted (`audit_bounds.mu_from_guesses` says why
-that is sound).
+Runs that are too long to be repeated are audited with a canary in every block: a worst-case record
+whose value, z = +1 or z = -1, is decided by a coin of its own. The run is made once. From the
+releases of each block its coin is guessed, and the correct guesses are counted
+(`audit_bounds.mu_from_guesses` says why that is sound).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ squares: a fully corrective conditional-gradient method. The search decides how 
 is, never whether it is true. Every point gets a random shift, so that with probability 1 the loss is
 differentiable there (Rademacher): at a kink, automatic differentiation may not return a subgradient.
 
-How far estimates can be from their means is bounded with a stated confidence, for the Euclidean norm and
-in any dimension (Pinelis 1994, Theorem 3.4: for independent X_j of mean 0 with |X_j| <= a and
+How far estimates can be from their means is bounded with a stated confidence, for the Euclidean norm
+and in any dimension (Pinelis 1994, Theorem 3.4: for independent X_j of mean 0 with |X_j| <= a and
 sum E|X_j|^2 <= T,
 
     P(|sum X_j| >= t) <= 2 exp(-T/a^2 h(a t / T)) <= 2 exp(-t^2 / (2 (T + a t / 3)))

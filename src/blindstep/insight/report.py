@@ -1,7 +1,7 @@
 """Reports: one self-contained HTML file about a run, of public quantities only.
 
-The page has its style and pictures inside and refers to nothing else. Its first sections, here, say what
-is guaranteed, in words and in numbers; `report_sections` has the others.
+The page has its style and pictures inside and refers to nothing else. Its first sections, here, say
+what is guaranteed, in words and in numbers; `report_sections` has the others.
 """
 
 from __future__ import annotations

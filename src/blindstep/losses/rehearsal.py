@@ -1,18 +1,14 @@
-"""The loss is tried on made-up records before anything is charged.
+"""Rehearsal: the loss and its gradients are tried on made-up records before anything is charged.
 
-A loss that fails for everybody counts 0 for everybody, and its run is noise that was paid for. Nobody
-could be told during the run: what a loss does with a record is the record's secret. So it is tried
-first, at the start parameters, on records that are made up.
+A loss that fails for every record counts 0 for every record: the budget would be spent on noise. The
+run could not report it, because what a loss does with a record is secret. So it is tried first, at
+the start parameters, on records that are made up.
 
-Guarantee: of the data only names, shapes and dtypes enter, which are public; no value is read.
+A gradient can be missing, because JAX cannot differentiate the loss (whole numbers, callbacks, loops
+of unknown length). Or it can be useless: that of a staircase (a 0/1 loss, an accuracy, ranks) is 0
+wherever it exists.
 
-Whether a loss has gradients, found out before anything is charged.
-
-JAX may not know how to differentiate a loss (whole numbers, callbacks, loops of unknown length). Or it
-does, and the gradient says nothing: that of a staircase (a 0/1 loss, an accuracy, ranks) is 0 wherever
-it exists. A run on either would be noise that was paid for.
-
-Guarantee: of the data only names, shapes and dtypes enter; no value is read.
+Guarantee: only names, shapes and dtypes of the data are used, which are public; no value is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whatever a loss prints, logs or raises about a record is discarded; only the user's Ctrl-C ends a run.
+"""What a loss prints, logs or raises about a record is discarded; only Ctrl-C ends a run.
 
 For evaluations without a time limit, which run inside a worker or the user's own process. Everything is
 entered once for a task, not for each call.

@@ -1,4 +1,4 @@
-"""The dashboard: pages rendered here, with forms and SVG charts that need no script and load nothing else.
+"""The dashboard: pages, forms and SVG charts, without a script and with nothing from elsewhere.
 
 It is for admins. What it shows of a running step (how many people were asked and have answered) is for
 the operator, not for publication; parameters, noise and spending are public.

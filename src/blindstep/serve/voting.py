@@ -1,14 +1,15 @@
-"""Asking and answering: many requests of one study in one short transaction, made by a worker's writer.
+"""Asking and answering: many requests of one study share one short transaction.
 
-The writer collects the requests that arrive during its last transaction. So the cost of a durable commit
-is shared under load, and a single request waits for nobody. All statements use primary keys and none
-reads a study's other slots, so a study of a million slots is as fast as one of a thousand.
+The writer collects the requests that arrive during its last transaction. So the cost of a durable
+commit is shared under load, and a single request waits for nobody. All statements use primary keys
+and none reads a study's other slots, so a study of a million slots is as fast as one of a thousand.
 
-Transactions of one study take turns (its row is locked first). Within one, answers are taken while the
-step is open, then people get the next slots, in order of arrival. Everything may be repeated: the same
-person gets the same slot, and of two answers to one question the first counts. So a transaction whose
-outcome is unknown is simply run again. If the database stays away, the requests fail with `Unavailable`
-and nothing was acknowledged; a client that repeats a request gets what the first try may have stored.
+Transactions of one study take turns (its row is locked first). Within one, answers are taken while
+the step is open, then people get the next slots, in order of arrival. Everything may be repeated:
+the same person gets the same slot, and of two answers to one question the first counts. So a
+transaction whose outcome is unknown is simply run again. If the database stays away, the requests
+fail with `Unavailable` and nothing was acknowledged; a client that repeats a request gets what the
+first try may have stored.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class ModelPath(eqx.Module):
     """What was released and chosen, step by step: all that a path of weights is made of. Public.
 
     Arrays have a row for each step of the run; those of steps to come are 0. Delta after step n is
-    keep[n] Delta + along[n] g_n, the next gradient is wanted at w = x + fraction[n] Delta, and kept[n] is
-    0 where a learner that starts afresh drops that move.
+    keep[n] Delta + along[n] g_n, the next gradient is wanted at w = x + fraction[n] Delta, and kept[n]
+    is 0 where a learner that starts afresh drops that move.
     """
 
     releases: Float[Array | np.ndarray, "steps q"]
