@@ -238,7 +238,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "throughput": throughput,
         "networks": networks,
     },
-    "docs/scaling.md": summary_speed.TABLES,
+    "docs/performance.md": summary_speed.TABLES,
     "docs/frames.md": {name: text_of(name) for name in ("frame_bias", "frames_speed")},
 }
 

@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md, from `results/speed.json`; `benchmarks.summary` writes them."""
+"""The tables of docs/performance.md, from `results/speed.json`; `benchmarks.summary` writes them."""
 
 from __future__ import annotations
 

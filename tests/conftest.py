@@ -19,9 +19,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # All but the planner's search, which makes millions of small calls on plain numbers: pyright reads it.
 install_import_hook(
     [
-        *("blindstep.private", "blindstep.ledger", "blindstep.estimate", "blindstep.drivers"),
-        *("blindstep.insight", "blindstep.sklearn", "blindstep.optimize.machine"),
-        *("blindstep.optimize.learners", "blindstep.optimize.prefix"),
+        *("blindstep.private", "blindstep.ledger", "blindstep.processes", "blindstep.estimate"),
+        *("blindstep.losses", "blindstep.run", "blindstep.insight", "blindstep.sklearn"),
+        *("blindstep.torch", "blindstep.serve", "blindstep.cli", "blindstep.optimize"),
     ],
     "typechecking.checked",
 )

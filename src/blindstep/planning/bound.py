@@ -1,6 +1,6 @@
 """What a plan promises of its answer: the explicit bound, and whether anything proves it.
 
-The proofs, and the simulations that could refute them: docs/certificates.md.
+The proofs, and the simulations that could refute them: docs/proofs.md.
 
 Numbers that a search for a plan asks for again and again, worked out once.
 """

@@ -2,7 +2,7 @@
 
 With exact constants the variance-reduced oracle does not always win, so the search decides: period 1 is
 the naive oracle. With several passes it decides between one pass of smaller batches and steps that each
-take all records; nothing else is certified (docs/certificates.md).
+take all records; nothing else is certified (docs/proofs.md).
 """
 
 from __future__ import annotations
