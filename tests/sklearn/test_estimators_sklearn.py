@@ -50,7 +50,10 @@ def no_run(loss, params, records, *, privacy, evaluations, seed, **storage):
 
 @pytest.mark.parametrize("really", [False, pytest.param(True, marks=pytest.mark.slow)])
 @parametrize_with_checks(
-    [PrivateClassifier(method=Auto(evaluations=LITTLE)), PrivateRegressor(method=Auto(evaluations=LITTLE))]
+    [
+        PrivateClassifier(method=Auto(evaluations=LITTLE)),
+        PrivateRegressor(method=Auto(evaluations=LITTLE)),
+    ]
 )
 @pytest.mark.filterwarnings("ignore")  # the checks make warnings on purpose
 def test_scikit_learns_own_checks(estimator, check, really, monkeypatch):
