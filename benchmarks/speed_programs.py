@@ -72,7 +72,7 @@ def full(problem: Problem) -> Program:
 
     def program(permit: Permit, memory: Memory) -> tuple[Memory, Any]:
         arguments = (
-            minimize.prepare(machine, space),
+            compiled.prepare(machine, space),
             problem.loss,
             space,
             permit,
@@ -80,9 +80,9 @@ def full(problem: Problem) -> Program:
             start,
             jax.tree.map(jnp.asarray, problem.data),
             gate.public,
-            None,
+            machine.horizon // machine.period,
         )
-        programs.append(_program(lambda: minimize.run_round.lower(*arguments), arguments))
+        programs.append(_program(lambda: compiled.run_part.lower(*arguments), arguments))
         return programs[0].run()
 
     gate.through(program, machine.horizon)

@@ -250,7 +250,7 @@ def _from_outside(plan: bs.Plan, run: Callable[[int, str], None]) -> tuple[list[
     first = int(bs.Optimizer(plan, np.zeros(3), seed=1).ask().rows[0])
     with (
         tempfile.TemporaryDirectory() as directory,
-        traced(ask_tell, "release_answers") as walks,
+        traced(ask_tell, "step_from_answers") as walks,
         watched() as seen,
     ):
         run(first, directory)

@@ -24,7 +24,7 @@ from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.losses.pytrees import ParameterSpace
 from blindstep.run.calibration import calibrate_on_answers
-from blindstep.run.compiled import prepare, run_round
+from blindstep.run.compiled import prepare, run_part
 from blindstep.torch.replay import Replay
 from small_networks import PRIVACY, bits, same, transformer, tune
 
@@ -53,13 +53,20 @@ def in_jax(point, row):
     return jnp.log1p((row @ point - 1.0) ** 2)
 
 
+def _round(machine, *run):
+    """A whole round of the compiled driver."""
+    memory, state, info = run_part(machine, *run, machine.horizon, None)
+    state, mean = machine.end_round(state)
+    return memory, (state, mean, info)
+
+
 def test_the_compiled_driver_agrees_on_the_same_directions():
     """The same state machine, noise and signs, with the loss in JAX: the same points to rounding."""
     made = tuning.plan(Line(), NUMBER, privacy=PRIVACY, evaluations=6000, directions=8)
     assert made.sides == 2
     model = Line()
     result = tuning.minimize(model, line_loss, {"x": ROWS}, plan=made, batch=NUMBER, seed=5)
-    replay = result._course
+    replay = result._replay
     lengths = np.repeat(replay.lengths, [5, 7])
     start = np.concatenate([np.full(5, 0.1), np.full(7, -0.2)])
 
@@ -75,7 +82,7 @@ def test_the_compiled_driver_agrees_on_the_same_directions():
     machine, state, means = prepare(machine, space), begun, []
     for _ in range(made.rounds):
         state, mean, told = session.gate.through(
-            lambda permit, memory, state=state: run_round(
+            lambda permit, memory, state=state: _round(
                 machine,
                 natural,
                 space,
@@ -101,26 +108,26 @@ def test_the_compiled_driver_agrees_on_the_same_directions():
 def test_a_run_that_was_cut_short_goes_on_with_the_same_bits(tmp_path, monkeypatch, dtype):
     whole = transformer(dtype)
     wanted = tune(whole, seed=3)
-    original, steps = Replay.add, []
+    original, steps = Replay.moves, []
 
     def stop_after(number):
-        def add(self, *given):
+        def moves(self, *given):
             steps.append(1)
             if len(steps) == number:
                 raise RuntimeError("the machine is gone")
             return original(self, *given)
 
-        return add
+        return moves
 
     model = transformer(dtype)
-    monkeypatch.setattr(Replay, "add", stop_after(9))
+    monkeypatch.setattr(Replay, "moves", stop_after(9))
     with pytest.raises(RuntimeError, match="gone"):
         tune(model, seed=3, checkpoint=tmp_path / "run")
-    monkeypatch.setattr(Replay, "add", original)
+    monkeypatch.setattr(Replay, "moves", original)
     assert same(bits(model), bits(transformer(dtype)))
     found = tune(model, seed=3, checkpoint=tmp_path / "run")
     assert same(bits(model), bits(whole))
-    np.testing.assert_array_equal(found._course.releases, wanted._course.releases)
+    np.testing.assert_array_equal(found._path.releases, wanted._path.releases)
     # A finished run comes back without an evaluation.
     again = transformer(dtype)
     tune(again, seed=3, checkpoint=tmp_path / "run", loss=None, rehearse=False)

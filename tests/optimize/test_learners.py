@@ -1,56 +1,131 @@
-"""Online learners: their regret, their reach, and the twin's."""
+"""Online learners: one contract for all of them, their regret, their reach, and the twin's."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import reference
-from blindstep.optimize.learners import AdaptiveStep, ConstantStep
+from blindstep import errors
+from blindstep.optimize.learners import (
+    AdaptiveStep,
+    ConstantStep,
+    Falling,
+    Pace,
+    learner_from_dict,
+    learner_to_dict,
+    move_norm,
+)
+from blindstep.optimize.space import FlatSpace
+
+SPACE = FlatSpace()
+LEARNERS = [ConstantStep(), AdaptiveStep(), Falling(), Falling(nearest=1.0)]
+PACE = Pace(reach=0.5, steps=20, step=0.2)
 
 
-def regret(learner, gradients):
-    state, move, total = learner.init(), jnp.zeros(gradients.shape[1]), 0.0
-    for g in gradients:
-        total += float(g @ move)
-        state, move, *_ = learner.update(state, move, jnp.asarray(g))
-    best = -learner.reach * np.linalg.norm(gradients.sum(0))
-    return total - best
+def follow(learner, gradients, pace):
+    """Each move, and its recorded length, of a learner that sees these gradients."""
+    state, path = learner.init(), SPACE.begin(jnp.zeros(gradients.shape[1]))
+    for gradient in map(jnp.asarray, gradients):
+        seen = SPACE.see(path, gradient)
+        choice = learner.update(state, seen, pace)
+        state, path = choice.state, SPACE.advance(path, gradient, choice, 1.0)
+        yield np.asarray(path.move), float(move_norm(seen, choice))
+
+
+def regret(learner, gradients, pace):
+    moves = [np.zeros(gradients.shape[1]), *(move for move, _ in follow(learner, gradients, pace))]
+    total = sum(float(g @ move) for g, move in zip(gradients, moves[:-1], strict=True))
+    return total + pace.reach * np.linalg.norm(gradients.sum(0))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_learners_meet_their_regret_bounds(seed):
     rng = np.random.default_rng(seed)
     gradients = rng.normal(size=(50, 4)) + rng.normal(size=4)
-    root = np.sqrt(np.sum(gradients**2))
-    reach = 0.3
-    assert regret(ConstantStep(reach, reach / root), gradients) <= reach * root
-    assert regret(AdaptiveStep(reach), gradients) <= 2 * np.sqrt(2) * reach * root
+    root, reach = np.sqrt(np.sum(gradients**2)), 0.3
+    constant = regret(ConstantStep(), gradients, Pace(reach, 50, reach / root))
+    assert constant <= reach * root
+    adaptive = regret(AdaptiveStep(), gradients, Pace(reach, 50))
+    assert adaptive <= 2 * np.sqrt(2) * reach * root
 
 
 @pytest.mark.parametrize("reach", [0.5, 50.0])
 def test_constant_step_is_the_twins(reach):
     rng = np.random.default_rng(1)
-    move, gradient = rng.normal(size=4), rng.normal(size=4)
-    ours = ConstantStep(reach, 0.2).update(jnp.zeros(()), jnp.asarray(move), jnp.asarray(gradient))
-    np.testing.assert_allclose(ours.move, reference.osd(move, gradient, 0.2, reach), atol=1e-15)
-    np.testing.assert_allclose(ours.move_norm, np.linalg.norm(ours.move), rtol=1e-15)
-    np.testing.assert_allclose(ours.gradient_norm, np.linalg.norm(gradient), rtol=1e-15)
+    gradients = rng.normal(size=(5, 4))
+    move, pace = np.zeros(4), Pace(reach, 5, 0.2)
+    for gradient, (ours, norm) in zip(
+        gradients, follow(ConstantStep(), gradients, pace), strict=True
+    ):
+        move = reference.osd(move, gradient, 0.2, reach)
+        np.testing.assert_allclose(ours, move, atol=1e-14)
+        np.testing.assert_allclose(norm, np.linalg.norm(move), rtol=1e-12)
 
 
-@pytest.mark.parametrize("learner", [ConstantStep(0.5, 0.2), AdaptiveStep(0.5)])
+# -- the contract, which every learner meets ------------------------------------------------------
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize("scale", [0.0, 1e-9, 1.0, 1e9])
 def test_moves_reach_no_further_than_they_may(learner, scale):
-    state, move = learner.init(), jnp.zeros(7)
-    for gradient in scale * np.random.default_rng(2).normal(size=(20, 7)):
-        state, move, move_norm, _ = learner.update(state, move, jnp.asarray(gradient))
-        norm = np.linalg.norm(move)
-        assert norm <= learner.reach * (1 + 1e-14)
-        np.testing.assert_allclose(move_norm, norm, rtol=0, atol=1e-14)
+    gradients = scale * np.random.default_rng(2).normal(size=(20, 7))
+    for move, norm in follow(learner, gradients, PACE):
+        assert np.linalg.norm(move) <= PACE.reach * (1 + 1e-13)
+        np.testing.assert_allclose(norm, np.linalg.norm(move), rtol=1e-9, atol=1e-8)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_compiled_or_not_a_learner_chooses_the_same(learner):
+    gradients = np.random.default_rng(3).normal(size=(4, 3))
+    state, path = learner.init(), SPACE.begin(jnp.ones(3))
+    for gradient in map(jnp.asarray, gradients):
+        seen = SPACE.see(path, gradient)
+        eager = learner.update(state, seen, PACE)
+        both = jax.jit(lambda s, p, g: learner.update(s, SPACE.see(p, g), PACE))(
+            state, path, gradient
+        )
+        for a, b in zip(jax.tree.leaves(eager), jax.tree.leaves(both), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-14)
+        state, path = eager.state, SPACE.advance(path, gradient, eager, 1.0)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_file_gives_the_same_learner_back(learner):
+    assert learner_from_dict(learner_to_dict(learner)) == learner
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": "nobody"}, "no learner is named 'nobody'"),
+        ({"name": "falling"}, "has the settings"),
+        ({"name": "falling", "nearest": float("nan")}, "nearest"),
+        ({"name": "constant", "nearest": 1.0}, "has the settings"),
+    ],
+)
+def test_a_file_with_another_learner_is_refused(given, said):
+    with pytest.raises(errors.InvalidArgument, match=said):
+        learner_from_dict(given)
+
+
+def test_a_constant_step_needs_one():
+    with pytest.raises(errors.InvalidArgument, match="give lipschitz"):
+        next(follow(ConstantStep(), np.ones((1, 2)), Pace(1.0, 1)))
 
 
 def test_a_step_that_takes_back_the_move_ends_at_0():
-    move = np.random.default_rng(3).normal(size=9)
-    move *= 0.4 / np.linalg.norm(move)
-    step = ConstantStep(0.5, 0.2).update(jnp.zeros(()), jnp.asarray(move), jnp.asarray(move / 0.2))
-    np.testing.assert_allclose(step.move, 0.0, atol=1e-15)
-    np.testing.assert_allclose(step.move_norm, 0.0, atol=1e-15)
+    before = np.random.default_rng(3).normal(size=9)
+    before *= 0.4 / np.linalg.norm(before)
+    moves = list(follow(ConstantStep(), np.stack([-before / 0.2, before / 0.2]), PACE))
+    np.testing.assert_allclose(moves[0][0], before, atol=1e-15)
+    np.testing.assert_allclose(moves[1][0], 0.0, atol=1e-15)
+    assert moves[1][1] < 1e-7
+
+
+def test_falling_steps_fall_to_0_and_probes_to_their_nearest():
+    learner, gradients = Falling(nearest=0.25), np.ones((20, 2))
+    lengths = [norm for _, norm in follow(learner, gradients, PACE)]
+    np.testing.assert_allclose(lengths, 0.5 * (1 - np.arange(20) / 20))
+    near = [float(learner.probing(jnp.asarray(float(step)), PACE)) for step in (0, 10, 19, 20)]
+    np.testing.assert_allclose(near, [1.0, 0.5, 0.25, 0.25])

@@ -8,7 +8,8 @@ import pytest
 import blindstep as bs
 import reference
 from blindstep.estimate import draws
-from blindstep.optimize.machine import Machine, lift
+from blindstep.optimize.machine import Machine
+from blindstep.optimize.space import lift
 from blindstep.private.lattice import STD
 from blindstep.private.noise import fresh_keys, lattice_noise, public_stream
 from blindstep.private.schedule import Kind
@@ -94,13 +95,13 @@ def test_asked_points_move_on_and_stay_within_reach():
         query = machine.ask(state, Kind.DIFF, PUBLIC)
         state, told = tell(state, 1e6 * jnp.ones(DIM), PUBLIC)
         assert float(told.move_norm) <= PLAN.reach * (1 + 1e-12)
-        moved = float(jnp.linalg.norm(state.point - query.point))
+        moved = float(jnp.linalg.norm(state.path.point - query.point))
         assert moved <= 2 * PLAN.reach
         assert moved > 0 or step == 0
-        np.testing.assert_array_equal(state.previous, query.point)
+        np.testing.assert_array_equal(state.path.previous, query.point)
     state, _ = machine.end_round(state)
     assert (int(state.round), int(state.step)) == (1, 0)
-    np.testing.assert_array_equal(state.move, np.zeros(DIM))
+    np.testing.assert_array_equal(state.path.move, np.zeros(DIM))
 
 
 def test_tell_is_the_same_compiled_or_not():
@@ -115,7 +116,7 @@ def test_tell_is_the_same_compiled_or_not():
 def test_period_must_divide_horizon():
     machine = PLAN.build()
     with pytest.raises(bs.InvalidArgument, match="multiple of the period"):
-        Machine(machine.estimator, machine.prefix, machine.learner, horizon=7)
+        Machine(machine.estimator, machine.prefix, machine.learner, machine.pace, horizon=7)
 
 
 @pytest.mark.parametrize("directions", [3, 21])

@@ -169,7 +169,7 @@ def test_a_plan_can_be_read_aloud():
         ({"radius": 1e40}, "radius must lie between 1e-30 and 1e\\+30"),
         ({"bounds": 1.0}, r"bounds must be made of Clip.*got 1\.0"),
         ({"privacy": 1.0}, r"privacy must be a budget such as.*got 1\.0"),
-        ({"preset": "fast"}, "preset must be one of scaled, tight, paper, klt"),
+        ({"preset": "fast"}, "preset must be one of auto, tight, paper, klt"),
         ({"mechanism": "magic"}, "mechanism must be one of"),
         ({"sharing": "batch"}, "sharing must be one of record, block"),
         ({"oracle": "naive", "period": 4}, "naive oracle cannot have period 4"),

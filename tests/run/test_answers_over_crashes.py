@@ -77,7 +77,7 @@ MOMENTS = {
     "after saving": (Session, "save", True),
     "before the entry": (Session, "charge", False),
     "after the entry": (Session, "charge", True),
-    "after the release": (ask_tell, "release_answers", True),
+    "after the release": (ask_tell, "step_from_answers", True),
     "before the next step": (Session, "after", False),
     "in the next step": (Session, "after", True),
 }
@@ -105,16 +105,16 @@ def cut(monkeypatch, moment, call):
 
 def released(monkeypatch):
     """A dictionary of all that was ever released, by step; one that differs is an error."""
-    seen, real = {}, ask_tell.release_answers
+    seen, real = {}, ask_tell.step_from_answers
 
-    def release_answers(permit, memory, machine, state, *rest):
+    def step_from_answers(permit, memory, machine, state, *rest):
         memory, (after, told) = real(permit, memory, machine, state, *rest)
         step = int(state.round) * machine.horizon + int(state.step)
-        digest = digest_of(after.position, after.move, after.point)
+        digest = digest_of(after.path.position, after.path.move, after.path.point)
         assert seen.setdefault(step, digest) == digest
         return memory, (after, told)
 
-    monkeypatch.setattr(ask_tell, "release_answers", release_answers)
+    monkeypatch.setattr(ask_tell, "step_from_answers", step_from_answers)
     return seen
 
 
@@ -204,9 +204,9 @@ def test_a_disk_that_is_full_when_an_answer_comes(place, monkeypatch, whole, cal
         pytest.raises((CheckpointUnwritable, LedgerUnwritable), match="No space"),
     ):
         opt.tell(query, values(query, part), where=part)
-    assert ("release_answers", 1) not in seen
+    assert ("step_from_answers", 1) not in seen
     opt.tell(query, values(query, part), where=part)
-    assert (("release_answers", 1) in seen) == last
+    assert (("step_from_answers", 1) in seen) == last
     crash(opt)
     opt = begin(place)
     assert len(opt.unanswered()) == len(opt.ask()) - (0 if last else 3)

@@ -188,7 +188,7 @@ def test_every_release_is_charged_before_it_is_made(driver, place, monkeypatch):
     charged = released = 0
     for name, steps in seen:
         charged += steps if name == "begin" else 0
-        released += steps if name in ("run_round", "release_answers") else 0
+        released += steps if name in ("run_part", "step_from_answers") else 0
         assert released <= charged
     assert released == charged == STEPS
     account = read_ledger(place / "ledger.jsonl")
@@ -208,8 +208,8 @@ def test_a_ledger_that_refuses_means_no_release(driver, place, monkeypatch, whol
         patch.setattr(Ledger, "begin", refuse)
         with pytest.raises(LedgerUnwritable):
             run(driver, place)
-    assert [name for name, _ in seen if name in ("run_round", "release_answers")] == [
-        "run_round" if driver == "compiled" else "release_answers"
+    assert [name for name, _ in seen if name in ("run_part", "step_from_answers")] == [
+        "run_part" if driver == "compiled" else "step_from_answers"
     ] * 2
     assert same(run(driver, place), whole[driver])
 

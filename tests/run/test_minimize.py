@@ -51,7 +51,7 @@ def test_memory_is_bounded_by_a_chunk():
     plan = bs.plan(records=records, dim=dim, **BUDGET, preset="paper", lipschitz=1.0, horizon=2,
                    first_batch=records - 1, diff_batch=1, rounds=1)  # fmt: skip
     space, data = ParameterSpace.of(np.zeros(dim)), jnp.zeros((records, 1))
-    machine = minimize.prepare(plan.build(), space)
+    machine = compiled.prepare(plan.build(), space)
     session = Session(plan.terms, plan.to_dict(), machine.begin(jnp.zeros(dim)), Storage(), dict)
 
     def loss(p, z):
@@ -61,8 +61,9 @@ def test_memory_is_bounded_by_a_chunk():
         pass
 
     def program(permit, memory):
-        lowered = minimize.run_round.lower(
-            machine, loss, space, permit, memory, session.state, data, session.gate.public
+        lowered = compiled.run_part.lower(
+            *(machine, loss, space, permit, memory, session.state, data),
+            *(session.gate.public, machine.horizon // machine.period),
         )
         raise Measured(lowered.compile().compiled.memory_analysis().temp_size_in_bytes)
 

@@ -80,7 +80,7 @@ def test_rounds_in_parts_are_the_same_run(monkeypatch, tmp_path):
     """Parts are calls of a program for fewer blocks; only rounding could differ."""
     whole = run(plan=NAIVE_PLAN)
     monkeypatch.setattr(compiled, "_WORTH_A_CALL", 1)
-    assert minimize._blocks_at_once(NAIVE_PLAN) == 1
+    assert compiled._blocks_at_once(NAIVE_PLAN) == 1
     parts = run("compiled", tmp_path / "run", plan=NAIVE_PLAN)
     np.testing.assert_allclose(parts.means, whole.means, rtol=1e-12)
     np.testing.assert_allclose(parts.history.gradient_norm, whole.history.gradient_norm, rtol=1e-12)
@@ -104,4 +104,4 @@ def test_parts_are_of_one_size_and_follow_from_the_plan(monkeypatch):
         plan = bs.plan(dim=2, records=1_200, horizon=horizon, **budget, **sizes)
         each = plan.evaluations // plan.schedule.releases
         monkeypatch.setattr(compiled, "_WORTH_A_CALL", each * steps)
-        assert minimize._blocks_at_once(plan) == part
+        assert compiled._blocks_at_once(plan) == part

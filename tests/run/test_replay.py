@@ -164,14 +164,14 @@ class Traced(Exception):
 def program(plan, data):
     """The compiled driver's round as a function of everything private: records and noise key."""
     space = ParameterSpace.of(np.zeros(2))
-    machine = minimize.prepare(plan.build(), space)
+    machine = compiled.prepare(plan.build(), space)
     session = Session(plan.terms, plan.to_dict(), machine.begin(jnp.zeros(2)), Storage(), dict)
 
     def trace(permit, memory):
         def one_round(data, key, buffers):
             secrets = replace(permit, key=key), Memory(memory.position, buffers)
-            rest = (session.state, data, PUBLIC)
-            _, out = minimize.run_round(machine, capped_distance, space, *secrets, *rest)
+            rest = (session.state, data, PUBLIC, machine.horizon // machine.period)
+            _, *out = compiled.run_part(machine, capped_distance, space, *secrets, *rest)
             return jax.tree.leaves(out)
 
         raise Traced(jax.make_jaxpr(one_round)(data, permit.key, memory.buffers))

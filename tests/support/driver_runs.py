@@ -12,8 +12,7 @@ import blindstep as bs
 from blindstep.ledger.ledger import Ledger
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import SavingInterval
-from blindstep.run import ask_tell, host
-from blindstep.run import compiled
+from blindstep.run import ask_tell, compiled, host
 from losses import capped_distance, capped_distance_numpy
 
 DRIVERS = ("compiled", "host", "ask")
@@ -93,8 +92,8 @@ def events(monkeypatch):
 
     noted(Ledger, "begin", lambda ledger, run, first, count=1: count)
     noted(host, "tasks_of", lambda *_: 0)
-    noted(compiled, "run_round", lambda machine, *_: machine.horizon)
-    noted(ask_tell, "release_answers", lambda *_: 1)
+    noted(compiled, "run_part", lambda machine, *rest: rest[-2] * machine.period)
+    noted(ask_tell, "step_from_answers", lambda *_: 1)
     return seen
 
 

@@ -48,12 +48,14 @@ def flops(data, plan_name, sharding):
     """Operations that each device does in one round, counted by the compiler."""
     plan = bs.plan(records=RECORDS, dim=DIM, **BUDGET | PLANS[plan_name])
     space = ParameterSpace.of(np.zeros(DIM))
-    machine, found = minimize.prepare(plan.build(), space), []
+    machine, found = compiled.prepare(plan.build(), space), []
     session = Session(plan.terms, plan.to_dict(), machine.begin(jnp.zeros(DIM)), Storage(), dict)
 
     def program(permit, memory):
         arguments = (machine, loss, space, permit, memory, session.state, data)
-        lowered = minimize.run_round.lower(*arguments, session.gate.public, sharding)
+        lowered = compiled.run_part.lower(
+            *arguments, session.gate.public, machine.horizon // machine.period, sharding
+        )
         found.append(lowered.compile().compiled.cost_analysis()["flops"])
         raise KeyboardInterrupt  # it is not run
 

@@ -10,7 +10,7 @@ that costs most. Everything else is the plan's own: schedule, gate, directions, 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,11 +19,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
 
 from blindstep.estimate.bounds import Clip
-from blindstep.estimate.estimators import length
 from blindstep.losses.pytrees import Loss, ParameterSpace
-from blindstep.optimize.learners import Learner, Step
+from blindstep.optimize.learners import AdaptiveStep, Choice, Pace
 from blindstep.optimize.machine import Machine
 from blindstep.optimize.prefix import Prefix
+from blindstep.optimize.space import FlatSpace, Path
 from blindstep.planning.choices import GRADIENT
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate, Memory, Permit
@@ -61,20 +61,15 @@ class _Watching(Prefix):
         return np.ones(self.mechanism.steps)
 
 
-class _Ahead(Learner):
-    """In the place of the learner: straight ahead, far beyond `reach`, whatever was released."""
+class _Ahead(FlatSpace):
+    """In the place of the space: straight ahead, far beyond `reach`, whatever was released."""
 
     reach: float | Float[Array, ""]
     heading: Float[Array, " dim"]
 
-    def init(self) -> Float[Array, ""]:
-        return jnp.zeros(())
-
-    def update(
-        self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
-    ) -> Step:
+    def advance(self, path: Path, gradient: Any, choice: Choice, fraction: Any) -> Path:
         move = _OVERSHOOT * self.reach * self.heading
-        return Step(state, move, length(move), length(gradient))
+        return super().advance(path, move, Choice(choice.state, 0.0, 1.0), fraction)
 
 
 class _Steep(eqx.Module):
@@ -129,8 +124,10 @@ class Scene:
         machine = Machine(
             replace(plan.estimator, bounds=Clip(first, diff)),
             _Watching(self.terms.mechanism, None),
-            _Ahead(float(plan.reach), heading),
+            AdaptiveStep(),  # asked, and not followed
+            Pace(float(plan.reach), plan.schedule.releases),
             plan.horizon,
+            _Ahead(float(plan.reach), heading),
         )
         self._space = ParameterSpace.of(jnp.zeros(plan.dim))
         self._machine = prepare(machine, self._space)
@@ -243,7 +240,7 @@ def _watch(
                 permit = Permit(
                     *(terms, key, first, first + period, grads[None]),
                     diffs.reshape(period - 1, schedule.diff_batch),
-                    table=len(jax.tree.leaves(z)[0]),
+                    table=schedule.records,
                 )
                 memory = Memory(first, Gate.first_memory(terms).buffers)
                 state = eqx.tree_at(

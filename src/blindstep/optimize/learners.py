@@ -1,49 +1,115 @@
-"""Online learners in the ball of radius `reach`: they choose the next step from released gradients.
+"""Online learners: they choose the next move from released gradients.
 
-The first two are projected online subgradient descent, Delta_{t+1} = Pi(Delta_t - eta_t g~_t) with
-Delta_1 = 0; the third is descent in steps of a length that falls to 0. They see released gradients
-only, so any step size costs no privacy (erratum 6).
+Every learner moves by
+
+    Delta <- a Delta + b g,
+
+where Delta is the last move, g the released gradient, and a and b are two numbers made of |g|^2,
+|Delta|^2 and <Delta, g>. So a learner sees three numbers and gives back two, and it need not know
+whether a move is a vector or the weights of a network: a space applies it (`optimize.space`).
+
+A learner sees what was released and nothing else. So it cannot weaken privacy, and any step size is
+free (erratum 6). To bring one of your own, derive from `Learner`, outside of this package: see
+docs/extend.md.
 """
 
 from __future__ import annotations
 
 import abc
-from typing import ClassVar, NamedTuple
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from blindstep.errors import InvalidArgument, finite
 from blindstep.private.clip import Scalar
 
 
-class Step(NamedTuple):
-    """What a learner does after a released gradient."""
+class Pace(eqx.Module):
+    """What the plan says about the length of moves.
 
-    state: PyTree  # its state from now on
-    move: Float[Array, " dim"]  # Delta_{t+1}, its next move
-    move_norm: Float[Array, ""]  # |Delta_{t+1}|
-    gradient_norm: Float[Array, ""]  # |g~_t|
+    Attributes:
+        reach: D, the longest move.
+        steps: steps in the whole run.
+        step: the theorem's step size eta; None where the plan has no bound to take it from.
+        widening: how much farther than the plan's smoothing a run that finds its scales should probe:
+            more than 1 where the loss is a staircase.
+    """
+
+    reach: Scalar
+    steps: int = eqx.field(static=True)
+    step: Scalar | None = None
+    widening: Scalar = 1.0
+
+
+class Seen:
+    """The three numbers that a learner sees. Each is worked out when it is first asked for."""
+
+    def __init__(
+        self,
+        gradient_square: Callable[[], Scalar],
+        move_square: Callable[[], Scalar],
+        product: Callable[[], Scalar],
+    ) -> None:
+        """What works out each of them."""
+        self._made = gradient_square, move_square, product
+
+    @cached_property
+    def gradient_square(self) -> Scalar:
+        """|g|^2 of the released gradient."""
+        return self._made[0]()
+
+    @cached_property
+    def move_square(self) -> Scalar:
+        """|Delta|^2 of the last move."""
+        return self._made[1]()
+
+    @cached_property
+    def product(self) -> Scalar:
+        """<Delta, g>."""
+        return self._made[2]()
+
+
+class Choice(NamedTuple):
+    """What a learner does after a released gradient: Delta <- keep Delta + along g."""
+
+    state: PyTree  # the learner's state from now on
+    keep: Scalar  # a
+    along: Scalar  # b
 
 
 class Learner(eqx.Module):
-    """An online learner whose moves have norm at most `reach`."""
+    """An online learner. Its fields are its own settings, plain numbers; all else comes with the pace.
 
-    reach: eqx.AbstractVar[float | Float[Array, ""]]
-    # Whether a round goes on where the one before it stopped; the theorem's learners start afresh.
+    Attributes:
+        name: what a plan's file calls it.
+        persists_across_rounds: whether a round goes on where the one before it stopped. The theorem's
+            learners start afresh.
+    """
+
+    name: ClassVar[str]
     persists_across_rounds: ClassVar[bool] = False
 
-    @abc.abstractmethod
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not inspect.isabstract(cls) and isinstance(getattr(cls, "name", None), str):
+            _KNOWN[cls.name] = cls
+
     def init(self) -> PyTree:
         """The state at the start of a round."""
+        return jnp.zeros(())
 
     @abc.abstractmethod
-    def update(
-        self, state: PyTree, move: Float[Array, " dim"], gradient: Float[Array, " dim"]
-    ) -> Step:
+    def update(self, state: PyTree, seen: Seen, pace: Pace) -> Choice:
         """The next move, after a released gradient."""
 
-    def probing(self, state: PyTree) -> Float[Array, ""] | None:
+    def probing(self, state: PyTree, pace: Pace) -> Float[Array, ""] | None:
         """The share of the plan's smoothing at which to probe next; None: all of it."""
         return None
 
@@ -52,97 +118,106 @@ class Learner(eqx.Module):
         return uniform
 
 
+_KNOWN: dict[str, type[Learner]] = {}
+
+
 class ConstantStep(Learner):
-    """Constant step eta. With eta = D / sqrt(sum_t E|g~_t|^2) the regret is at most D sqrt(sum)."""
+    """Projected descent with a constant step, Delta <- Pi(Delta - eta g).
 
-    reach: float | Float[Array, ""]
-    step: float | Float[Array, ""]
+    Pi is the nearest point of the ball of radius D. With eta = D / sqrt(sum_t E|g_t|^2) the regret is at
+    most D sqrt(sum).
+    """
 
-    def init(self) -> Float[Array, ""]:
-        """Nothing to remember."""
-        return jnp.zeros(())
+    name: ClassVar[str] = "constant"
 
-    def update(
-        self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
-    ) -> Step:
-        """Delta <- Pi(Delta - eta g)."""
-        square = jnp.vdot(gradient, gradient)
-        return _descend(state, move, gradient, square, self.step, self.reach)
+    def update(self, state: Float[Array, ""], seen: Seen, pace: Pace) -> Choice:
+        """The step is the theorem's."""
+        if pace.step is None:
+            raise InvalidArgument("a constant step needs the theorem's step size: give lipschitz.")
+        return _projected(state, seen, pace.step, pace.reach)
 
 
 class AdaptiveStep(Learner):
-    """Norm-AdaGrad: eta_t = sqrt(2) D / sqrt(sum_{s<=t} |g~_s|^2). Needs no bound on the gradients.
+    """Projected descent by norm-AdaGrad: eta_t = sqrt(2) D / sqrt(sum_{s<=t} |g_s|^2).
 
-    Regret at most 2 sqrt(2) D sqrt(sum_t |g~_t|^2): the diameter 2D in the standard bound.
+    It needs no bound on the gradients. Its regret is at most 2 sqrt(2) D sqrt(sum_t |g_t|^2): the
+    diameter 2D in the standard bound.
     """
 
-    reach: float | Float[Array, ""]
+    name: ClassVar[str] = "adaptive"
 
-    def init(self) -> Float[Array, ""]:
-        """The sum of squared norms so far."""
-        return jnp.zeros(())
-
-    def update(
-        self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
-    ) -> Step:
-        """Delta <- Pi(Delta - eta_t g)."""
-        square = jnp.vdot(gradient, gradient)
-        state = state + square
-        step = jnp.where(state > 0, jnp.sqrt(2.0) * self.reach / jnp.sqrt(state), 0.0)
-        return _descend(state, move, gradient, square, step, self.reach)
+    def update(self, state: Float[Array, ""], seen: Seen, pace: Pace) -> Choice:
+        """The state is the sum of squared norms so far."""
+        state = state + seen.gradient_square
+        step = jnp.where(state > 0, jnp.sqrt(2.0) * pace.reach / jnp.sqrt(state), 0.0)
+        return _projected(state, seen, step, pace.reach)
 
 
 class Falling(Learner):
     """Descent by steps whose length falls linearly from `reach` to 0, however long the gradient is.
 
-        Delta_{t+1} = -reach (1 - t / steps) g~_t / |g~_t|,      t = 0 .. steps - 1
+        Delta_{t+1} = -reach (1 - t / steps) g_t / |g_t|,      t = 0 .. steps - 1
 
-    Probes come closer with the steps, down to the share `nearest` of where they began. `widening` says
-    how much farther than the plan's smoothing they begin: more where the loss is a staircase.
+    Probes come closer with the steps.
+
+    Attributes:
+        nearest: the share of where they began below which probes do not come closer.
     """
 
+    name: ClassVar[str] = "falling"
     persists_across_rounds: ClassVar[bool] = True
-    reach: float | Float[Array, ""]
-    steps: int = eqx.field(static=True)
-    widening: float | Float[Array, ""] = 1.0
     nearest: float | Float[Array, ""] = 0.1
 
-    def init(self) -> Float[Array, ""]:
-        """Steps made, over all rounds."""
-        return jnp.zeros(())
+    def update(self, state: Float[Array, ""], seen: Seen, pace: Pace) -> Choice:
+        """A step of the length whose turn it is, against the gradient. The state counts steps."""
+        norm = jnp.sqrt(seen.gradient_square)
+        length = pace.reach * jnp.maximum(1.0 - state / pace.steps, 0.0)
+        return Choice(state + 1.0, 0.0, -jnp.where(norm > 0, length / norm, 0.0))
 
-    def update(
-        self, state: Float[Array, ""], move: Float[Array, " dim"], gradient: Float[Array, " dim"]
-    ) -> Step:
-        """A step of the length whose turn it is, against the gradient."""
-        norm = jnp.sqrt(jnp.vdot(gradient, gradient))
-        length = self.length(state)
-        move = -jnp.where(norm > 0, length / norm, 0.0) * gradient
-        return Step(state + 1.0, move, jnp.where(norm > 0, length, 0.0), norm)
-
-    def length(self, state: Float[Array, ""]) -> Float[Array, ""]:
-        """How long the next move is."""
-        return self.reach * jnp.maximum(1.0 - state / self.steps, 0.0)
-
-    def probing(self, state: Float[Array, ""]) -> Float[Array, ""]:
+    def probing(self, state: Float[Array, ""], pace: Pace) -> Float[Array, ""]:
         """As the steps fall, and never below `nearest`."""
-        return self.widening * jnp.maximum(1.0 - state / self.steps, self.nearest)
+        return pace.widening * jnp.maximum(1.0 - state / pace.steps, self.nearest)
 
     def place(self, uniform: Float[Array, ""]) -> float:
         """At the end of the move."""
         return 1.0
 
 
-def _descend(
-    state: PyTree,
-    move: Float[Array, " dim"],
-    gradient: Float[Array, " dim"],
-    square: Float[Array, ""],
-    step: float | Float[Array, ""],
-    reach: float | Float[Array, ""],
-) -> Step:
-    """Pi(move - step gradient), the nearest point of the ball; `square` is |gradient|^2."""
-    moved = move - step * gradient
-    norm = jnp.sqrt(jnp.vdot(moved, moved))
+def _projected(state: PyTree, seen: Seen, step: Scalar, reach: Scalar) -> Choice:
+    """Pi(Delta - step g): the nearest point of the ball of radius `reach`."""
+    square = seen.move_square - 2.0 * step * seen.product + step**2 * seen.gradient_square
+    norm = jnp.sqrt(jnp.maximum(square, 0.0))
     scale = jnp.where(norm > reach, reach / norm, 1.0)
-    return Step(state, scale * moved, jnp.minimum(norm, reach), jnp.sqrt(square))
+    return Choice(state, scale, -scale * step)
+
+
+def move_norm(seen: Seen, choice: Choice) -> Scalar:
+    """|a Delta + b g|, from the three numbers."""
+    square = choice.along**2 * seen.gradient_square
+    if not (isinstance(choice.keep, float) and choice.keep == 0.0):
+        square = square + choice.keep**2 * seen.move_square
+        square = square + 2.0 * choice.keep * choice.along * seen.product
+    return jnp.sqrt(jnp.maximum(square, 0.0))
+
+
+def learner_to_dict(learner: Learner) -> dict[str, Any]:
+    """A learner as plain numbers, ready for JSON."""
+    own = {each.name: getattr(learner, each.name) for each in dataclasses.fields(learner)}
+    return {"name": learner.name, **{name: float(value) for name, value in own.items()}}
+
+
+def learner_from_dict(given: dict[str, Any]) -> Learner:
+    """The learner that `learner_to_dict` wrote; its class must have been defined or imported."""
+    rest = dict(given)
+    kind = _KNOWN.get(rest.pop("name", ""))
+    if kind is None:
+        raise InvalidArgument(
+            f"no learner is named {given.get('name')!r} (there are {', '.join(_KNOWN)}): import the "
+            "module that defines it first."
+        )
+    names = {each.name for each in dataclasses.fields(kind)}
+    if rest.keys() != names:
+        raise InvalidArgument(f"learner {kind.name} has the settings {sorted(names)}, got {given}.")
+    if not all(math.isfinite(finite(name, value)) for name, value in rest.items()):
+        raise InvalidArgument(f"the settings of a learner are finite numbers, got {given}.")
+    return kind(**rest)

@@ -16,7 +16,7 @@ from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.directions import Signs
 from blindstep.estimate.estimators import Sharing, ValueEstimator, record_bound
 from blindstep.estimate.vectors import Estimator
-from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Falling, Learner
+from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Falling, Learner, Pace
 from blindstep.optimize.machine import Machine
 from blindstep.optimize.prefix import prefix_of
 from blindstep.planning import bound, checks, serialisation
@@ -158,18 +158,18 @@ class Plan:
 
         Where the loss `jumps`, a run that finds its scales probes farther out.
         """
-        reach, step = float(self.reach), self.step
-        if self.preset == "auto":
+        step, auto = self.step, self.preset == "auto"
+        if auto:
             # Numbers of 16 bits would swallow closer probes of a network.
-            nearest = 1.0 if self.sampler == Signs.name else 0.1
-            widening = 4.0 if jumps else 1.0
-            learner: Learner = Falling(reach, self.schedule.releases, widening, nearest)
+            learner: Learner = Falling(1.0 if self.sampler == Signs.name else 0.1)
         else:
-            learner = AdaptiveStep(reach) if step is None else ConstantStep(reach, step)
+            learner = AdaptiveStep() if step is None else ConstantStep()
+        widening = 4.0 if auto and jumps else 1.0
         return Machine(
             estimator=self.estimator,
             prefix=prefix_of(self.terms.mechanism),
             learner=learner,
+            pace=Pace(float(self.reach), self.schedule.releases, step, widening),
             horizon=self.horizon,
         )
 

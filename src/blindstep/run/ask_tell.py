@@ -33,17 +33,15 @@ from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.losses.pytrees import ParameterSpace, rounding
 from blindstep.losses.tasks import numbers
-from blindstep.optimize.machine import State
 from blindstep.planning.checks import check_delta, check_prospects
 from blindstep.planning.plan import Plan
 from blindstep.private.noise import Uncopied
-from blindstep.private.schedule import Kind
 from blindstep.private.statement import RECORD, Privacy, Statement
+from blindstep.run.loop import Run, step_from_answers, traced
 from blindstep.run.planned import refuse_for_networks, refuse_gradients
 from blindstep.run.progress import RunProgress, how_to_go_on, stopped
 from blindstep.run.query import BatchQuery
-from blindstep.run.result import Result, finished
-from blindstep.run.step import release_answers, traced
+from blindstep.run.result import Result, result_of
 
 
 class Optimizer(Uncopied):
@@ -61,7 +59,6 @@ class Optimizer(Uncopied):
         space: how flat vectors map to parameters.
         run: the public name of this run, from its public key; the same after a crash.
         seeded: whether a user's seed made the keys.
-        means: the mean of each finished round.
     """
 
     @answers_typos
@@ -137,7 +134,7 @@ class Optimizer(Uncopied):
                 plan.terms, plan.to_dict(), start, storage, known, seed=seed, unit=unit
             )
             self._gate = self._session.gate
-            self._machine = traced(machine)
+            self._run = Run(traced(machine), self._session, plan.rounds)
             try:
                 self._go_on()
             except BaseException:
@@ -150,9 +147,7 @@ class Optimizer(Uncopied):
         self.seeded = self._gate.seeded
         words = np.asarray(jax.random.key_data(public)).astype("<u4").tobytes()
         self.run = hashlib.sha256(b"blindstep run " + words).hexdigest()[:16]
-        self.means: list[Float[np.ndarray, " dim"]] = list(saved.get("means", ()))
-        self._told = list(saved.get("told", ()))
-        self._enter(self._session.state)
+        self._enter()
         if "answers" in saved:
             self._answers, self._answered = saved["answers"].copy(), saved["answered"].copy()
         self._unsaved = False
@@ -168,6 +163,11 @@ class Optimizer(Uncopied):
             )
 
     @property
+    def means(self) -> list[Float[np.ndarray, " dim"]]:
+        """The mean of each finished round, as flat vectors."""
+        return self._run.means
+
+    @property
     def rounds(self) -> int:
         """Rounds in the whole run."""
         return self.plan.rounds
@@ -175,27 +175,27 @@ class Optimizer(Uncopied):
     @property
     def round(self) -> int:
         """Rounds finished."""
-        return int(self._state.round)
+        return int(self._run.state.round)
 
     @property
     def step(self) -> int:
         """Steps finished in this round."""
-        return int(self._state.step)
+        return int(self._run.state.step)
 
     @property
     def done(self) -> bool:
         """Whether every step of the plan has been released."""
-        return self.round >= self.rounds
+        return self._run.done
 
     @property
     def point(self) -> PyTree:
         """The parameters around which the current step probes (w_t)."""
-        return self.space.unflatten(self._placed(self._state.point))
+        return self.space.unflatten(self._placed(self._run.state.path.point))
 
     @property
     def position(self) -> PyTree:
         """Where the path stands (x_t)."""
-        return self.space.unflatten(self._placed(self._state.position))
+        return self.space.unflatten(self._placed(self._run.state.path.position))
 
     def _placed(self, vector: Any) -> Float[np.ndarray, " dim"]:
         """A vector of the machine in the user's units."""
@@ -280,13 +280,12 @@ class Optimizer(Uncopied):
                     f"the run stands at round {self.round + 1} of {self.rounds}, step "
                     f"{self.step + 1}: answer the rest first, or read the finished rounds in `means`."
                 )
-            told = np.asarray(self._told).reshape(self.rounds, self.plan.horizon, 3)
-            run = (self.plan, self.space, self._gate, self.means, told, self._scales)
-            return finished(*run, protected=self._session.unit)
+            run = (self._gate, self._run.means, self._run.info(), self._scales)
+            return result_of(self.plan, self.space, *run, protected=self._session.unit)
 
     def shown_by(self, bar: RunProgress) -> None:
         """Let a progress bar show this run's steps and what they cost."""
-        bar.follow(self._session, lambda: np.asarray(self._told).reshape(-1, 3))
+        bar.follow(self._session, self._run.values)
 
     def close(self) -> None:
         """Let others use the run directory and the ledger. May be called again.
@@ -325,21 +324,15 @@ class Optimizer(Uncopied):
 
     def _save(self) -> None:
         if self._session.saves:
-            self._session.save(self._state, self._arrays())
+            self._session.save(self._run.state, {**self._run.arrays(), **self._arrays()})
         self._unsaved = False
 
     def _arrays(self) -> Arrays:
-        """What changes during a run besides the machine's own state."""
-        return {
-            "answers": self._answers,
-            "answered": self._answered,
-            "means": np.asarray(self.means).reshape(-1, self.space.dim),
-            "told": np.asarray(self._told).reshape(-1, 3),
-        }
+        """The answers of the current step."""
+        return {"answers": self._answers, "answered": self._answered}
 
-    def _enter(self, state: State) -> None:
+    def _enter(self) -> None:
         """Stand before the next step: its query, and room for its answers."""
-        self._state = state
         self._asked = None if self.done else self._query()
         number = 0 if self._asked is None else len(self._asked)
         self._answers = np.zeros(number)
@@ -352,13 +345,10 @@ class Optimizer(Uncopied):
             step=self.step,
             rows=self._gate.rows(self._gate.position),
             space=self.space,
-            _estimator=from_values(self._machine.estimator),
-            _query=self._machine.ask(self._state, self._kind(), self._gate.public),
+            _estimator=from_values(self._run.machine.estimator),
+            _query=self._run.ask(),
             _scales=self._scales,
         )
-
-    def _kind(self) -> Kind:
-        return self._gate.terms.schedule.kind_of(self._gate.position)
 
     def _places(
         self, query: BatchQuery, number: int, where: Sequence[Any] | np.ndarray | None
@@ -384,14 +374,12 @@ class Optimizer(Uncopied):
         with jax.enable_x64(True):
             unit = 1.0 if self._scales is None else self._scales.unit
             answers = jnp.asarray(self._answers.reshape(self._asked.shape)) / unit
-            rest = (self._machine, self._state, self._kind(), answers, self._gate.public)
-            state, told = self._gate.through(
-                lambda permit, memory: release_answers(permit, memory, *rest), answers=self._answers
+            run, public = self._run, self._gate.public
+            rest = (run.machine, run.state, run.kind, answers, public)
+            run.release(
+                lambda permit, memory: step_from_answers(permit, memory, *rest),
+                answers=self._answers,
             )
-            if int(state.step) == self._machine.horizon:
-                state, mean = self._machine.end_round(state)
-                self.means.append(np.asarray(mean))
-            self._told.append(np.asarray([told.gradient_norm, told.move_norm, told.value]))
-            self._enter(state)
+            self._enter()
             self._unsaved = True  # should saving fail, it is done before the next release
-            self._unsaved = not self._session.after(state, self._gate.position, self._arrays)
+            self._unsaved = not run.keep(self._arrays)

@@ -30,7 +30,7 @@ from blindstep.private.gate import Gate, Memory, Permit, release_answers, releas
 from blindstep.private.noise import second_seed
 from blindstep.private.schedule import Kind
 from blindstep.processes.jax_group import ProcessGroup
-from blindstep.run.step import records_of
+from blindstep.run.loop import records_of
 
 Points = Float[np.ndarray, "evaluations dim"]
 Answers = Float[np.ndarray, "batch evaluations"]

@@ -42,10 +42,10 @@ from blindstep.run.calibration import (
     scaled_start,
     scales_from,
 )
+from blindstep.run.loop import Run, records_of, take_step, traced
 from blindstep.run.planned import plan_for
 from blindstep.run.progress import RunProgress, ends_in_one_line
-from blindstep.run.result import Result, finished
-from blindstep.run.step import records_of, take_step, traced
+from blindstep.run.result import Result, result_of
 
 Carry = tuple[Memory, State]
 # Evaluations beside which calling the program, and an entry in the ledger, take little time.
@@ -179,10 +179,11 @@ def minimize(
             begun = machine.begin(inside.flatten(start))
             about = (plan.terms, plan.to_dict(), begun, storage, known)
             with Session(*about, seed=seed, unit=unit, group=group) as session:
-                means, told = telling_failures(
+                done = telling_failures(
                     lambda: _run(run, data, plan, inside, machine, session, bar)
                 )
-                return finished(plan, space, session.gate, means, told, scales, protected=unit)
+                about = (plan, space, session.gate, done.means, done.info(), scales)
+                return result_of(*about, protected=unit)
 
 
 def _calibrate(
@@ -204,40 +205,26 @@ def _run(
     machine: Machine,
     session: Session,
     bar: RunProgress,
-) -> tuple[list[np.ndarray], Float[np.ndarray, "rounds horizon 3"]]:
-    """All rounds that are still to come: their means, and what is told of each step."""
-    machine, gate = prepare(machine, space), session.gate
+) -> Run:
+    """All steps that are still to come, some blocks of a round in one program."""
+    run = Run(prepare(machine, space), session, plan.rounds)
     data = data if on_disk(data) else mesh.place(data)
-    sharding = mesh.over_records(data)
-    means = list(session.saved.get("means", ()))
-    steps = list(session.saved.get("told", np.zeros((0, 3))).reshape(-1, 3))
-    blocks = _blocks_at_once(plan)
+    sharding, blocks = mesh.over_records(data), _blocks_at_once(plan)
 
-    def part_of(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, Any, StepInfo]]:
+    def program(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, StepInfo]]:
         permit, records = records_of(permit, data)
-        state = session.state
+        state, public = run.state, session.gate.public
         if sharding is not None:
             memory, state = mesh.put_everywhere((memory, state), sharding)
-        run = (machine, loss, space, permit, memory, state, records, gate.public)
-        if blocks * machine.period == machine.horizon:
-            return run_round(*run, sharding)
-        memory, state, told = run_part(*run, blocks, sharding)
-        return memory, (state, None, told)
+        some = (run.machine, loss, space, permit, memory, state, records, public, blocks, sharding)
+        memory, state, info = run_part(*some)
+        return memory, (state, info)
 
-    def kept() -> dict[str, np.ndarray]:
-        return {"means": np.asarray(means).reshape(-1, space.dim), "told": np.stack(steps)}
-
-    bar.follow(session, lambda: np.asarray(steps).reshape(-1, 3))
+    bar.follow(session, run.values)
     while not session.finished:
         # Loss and noise are functions: what was begun before a crash comes out the same.
-        state, mean, told = gate.through(part_of, blocks * machine.period)
-        if mean is None and int(state.step) == machine.horizon:
-            state, mean = end_round(machine, state)
-        if mean is not None:
-            means.append(np.asarray(mean))
-        steps += list(np.stack([told.gradient_norm, told.move_norm, told.value], axis=-1))
-        session.after(state, gate.position, kept)
-    return means, np.stack(steps).reshape(plan.rounds, plan.horizon, 3)
+        run.advance(program, blocks * machine.period)
+    return run
 
 
 def _blocks_at_once(plan: Plan) -> int:
@@ -260,34 +247,6 @@ def prepare(machine: Machine, space: ParameterSpace) -> Machine:
     """
     estimator = machine.estimator.working_in(np.result_type(*space.dtypes))
     return traced(eqx.tree_at(lambda m: m.estimator, machine, estimator))
-
-
-@eqx.filter_jit
-def run_round(
-    machine: Machine,
-    loss: Loss,
-    space: ParameterSpace,
-    permit: Permit,
-    memory: Memory,
-    state: State,
-    data: PyTree,
-    public: Key[Array, ""],
-    sharding: NamedSharding | None = None,
-) -> tuple[Memory, tuple[State, Float[Array, " dim"], StepInfo]]:
-    """One round: its blocks, then its mean and the state in which the next one starts."""
-    blocks = machine.horizon // machine.period
-    memory, state, told = run_blocks(
-        machine, loss, space, permit, memory, state, data, public, blocks, sharding
-    )
-    state, mean = machine.end_round(state)
-    out = (memory, (state, mean, told))
-    return out if sharding is None else mesh.everywhere(out, sharding)
-
-
-@eqx.filter_jit
-def end_round(machine: Machine, state: State) -> tuple[State, Float[Array, " dim"]]:
-    """The state in which the next round starts, and the mean of this one."""
-    return machine.end_round(state)
 
 
 def run_blocks(
@@ -324,17 +283,29 @@ def run_blocks(
         return carry, (first, later)
 
     if machine.period == 1:
-        (memory, state), told = steps(vectors, Kind.GRAD, blocks, (memory, state))
-        return memory, state, told
+        (memory, state), info = steps(vectors, Kind.GRAD, blocks, (memory, state))
+        return memory, state, info
     (memory, state), (first, later) = jax.lax.scan(block, (memory, state), length=blocks)
-    told = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1).ravel(), first, later)
-    return memory, state, told
+    info = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1).ravel(), first, later)
+    return memory, state, info
 
 
 @eqx.filter_jit
-def run_part(*run: Any) -> tuple[Memory, State, StepInfo]:
+def run_part(
+    machine: Machine,
+    loss: Loss,
+    space: ParameterSpace,
+    permit: Permit,
+    memory: Memory,
+    state: State,
+    data: PyTree,
+    public: Key[Array, ""],
+    blocks: int,
+    sharding: NamedSharding | None = None,
+) -> tuple[Memory, State, StepInfo]:
     """Some blocks of a round, as `run_blocks`; with records on several devices, its result on all."""
-    out, sharding = run_blocks(*run), run[-1]
+    run = (machine, loss, space, permit, memory, state, data, public, blocks, sharding)
+    out = run_blocks(*run)
     return out if sharding is None else mesh.everywhere(out, sharding)
 
 
@@ -356,8 +327,8 @@ def _steps(
     ahead = vectors.steps_ahead(number, batch)
 
     def one(vectors: Vectors, permit: Permit, carry: Carry) -> tuple[Carry, StepInfo]:
-        memory, state, told = take_step(machine, vectors, permit, *carry, kind, public)
-        return (memory, state), told
+        memory, state, info = take_step(machine, vectors, permit, *carry, kind, public)
+        return (memory, state), info
 
     if ahead < 2:
         return jax.lax.scan(lambda carry, _: one(vectors, permit, carry), carry, length=number)
@@ -372,13 +343,13 @@ def _steps(
         stocked = permit.drawn(carry[0], ahead)
 
         def turn(i: Int[Array, ""], done: tuple[Carry, StepInfo]) -> tuple[Carry, StepInfo]:
-            after, told = one(vectors_of(i), stocked, done[0])
-            return after, jax.tree.map(lambda all, new: all.at[i].set(new), done[1], told)
+            after, info = one(vectors_of(i), stocked, done[0])
+            return after, jax.tree.map(lambda all, new: all.at[i].set(new), done[1], info)
 
         empty = jax.tree.map(lambda leaf: jnp.zeros((ahead, *leaf.shape), leaf.dtype), like)
         # The last group may be short: a loop that ends earlier, not steps that do not count.
         end = jnp.minimum(ahead, number - start) if number % ahead else ahead
         return jax.lax.fori_loop(0, end, turn, (carry, empty))
 
-    carry, told = jax.lax.scan(group, carry, jnp.arange(0, number, ahead))
-    return carry, jax.tree.map(lambda leaf: leaf.ravel()[:number], told)
+    carry, info = jax.lax.scan(group, carry, jnp.arange(0, number, ahead))
+    return carry, jax.tree.map(lambda leaf: leaf.ravel()[:number], info)

@@ -30,7 +30,7 @@ from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 from blindstep.private.statement import round_up
 
-StepInfo = Callable[[], Float[np.ndarray, "steps 3"]]
+Values = Callable[[], Float[np.ndarray, " steps"]]
 # Where there is no terminal: so many lines for a whole run.
 _LINES = 20
 
@@ -56,18 +56,18 @@ class RunProgress:
         self._total = plan.calibrations + plan.schedule.releases
         self._task = self._bar.add_task("", total=self._total, said="")
         self._sessions: list[Session] = []
-        self._lines, self._told = 0, None
+        self._lines, self._values = 0, None
 
-    def follow(self, session: Session, told: StepInfo | None = None) -> None:
+    def follow(self, session: Session, values: Values | None = None) -> None:
         """From now on, show how far this session is: that of the looks, or that of the steps.
 
-        `told` gives what is public of each step; its last number is the noisy mean loss, which is shown
-        against that of the first round.
+        `values` gives the noisy mean loss of each step so far, which is shown against that of the first
+        round.
         """
         if self._show:
             if not self._sessions:
                 self._introduce()
-            self._sessions, self._told = [*self._sessions, session], told
+            self._sessions, self._values = [*self._sessions, session], values
             session.watch = self._moved
             self._moved()
 
@@ -92,8 +92,8 @@ class RunProgress:
         if not mu:
             return "nothing spent yet"
         epsilon = accounting.epsilon(mu, plan.delta, plan.terms.slack())
-        if self._told is not None and plan.curve:
-            values = self._told()[:, 2]
+        if self._values is not None and plan.curve:
+            values = self._values()
             first = float(np.mean(values[: plan.horizon])) if len(values) >= plan.horizon else 0.0
             if first > 0:
                 share = float(np.mean(values[-plan.horizon :])) / first

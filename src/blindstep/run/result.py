@@ -19,6 +19,7 @@ from jaxtyping import Float, PyTree
 from blindstep.estimate.scales import Scales
 from blindstep.estimate.vectors import LARGEST
 from blindstep.losses.pytrees import ParameterSpace
+from blindstep.optimize.machine import StepInfo
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate
 from blindstep.private.noise import public_stream
@@ -98,26 +99,26 @@ class Result:
         )
 
 
-def finished(
+def result_of(
     plan: Plan,
     space: ParameterSpace,
     gate: Gate,
     means: Sequence[Float[np.ndarray, " dim"]],
-    told: Float[np.ndarray, "rounds horizon 3"],
+    info: StepInfo,
     scales: Scales | None = None,
     protected: str = RECORD,
 ) -> Result:
     """The result of a finished run, whichever driver made it.
 
-    `told` holds, for each step, the norms of the noisy gradient and of the move, and the noisy loss.
-    With `scales` all of it is in natural units, and the result in the user's. `protected` is
-    the unit that the privacy statement is about.
+    `info` is what the steps told, one number for each in the order of the run. With `scales` all of it
+    is in natural units, and the result in the user's. `protected` is the unit that the privacy
+    statement is about.
     """
     with jax.enable_x64(True):
         stream = public_stream(gate.public, "chosen round")
         chosen = int(jax.random.randint(stream, (), 0, len(means)))
     points, unit = np.stack(means), 1.0 if scales is None else float(scales.unit)
-    history = history_of(plan, told, unit)
+    history = history_of(plan, info, unit)
     if scales is not None:
         points = np.asarray(scales.place(points))
     best = best_round(history)
@@ -134,13 +135,19 @@ def finished(
     )
 
 
-def history_of(plan: Plan, told: Float[np.ndarray, "rounds horizon 3"], unit: float) -> History:
+def history_of(plan: Plan, info: StepInfo, unit: float) -> History:
     """The history of a finished run; `unit` is that of its loss."""
-    history = History(told[..., 0], told[..., 1])
+    shape = plan.rounds, plan.horizon
+    gradient, move = (
+        np.asarray(each).reshape(shape) for each in (info.gradient_norm, info.move_norm)
+    )
+    history = History(gradient, move)
     if not plan.curve:
         return history
     std = LARGEST * plan.noise_std / (plan.curve * plan.bounds.first_clip)
-    return replace(history, loss=unit * told[..., 2], loss_std=unit * std)
+    return replace(
+        history, loss=unit * np.asarray(info.value).reshape(shape), loss_std=float(unit * std)
+    )
 
 
 # Standard deviations of the noise beyond which a difference is no chance.

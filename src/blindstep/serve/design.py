@@ -21,14 +21,14 @@ from jaxtyping import Array, Float, Key
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.estimators import from_values
 from blindstep.losses.pytrees import ParameterSpace
-from blindstep.optimize.machine import State
+from blindstep.optimize.machine import State, StepInfo
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate, Port
 from blindstep.private.noise import Keys, NoiseKey, fresh_keys, public_key
 from blindstep.private.schedule import Kind
+from blindstep.run.loop import step_from_answers, traced
 from blindstep.run.query import BatchQuery
-from blindstep.run.result import Result, finished
-from blindstep.run.step import release_answers, traced
+from blindstep.run.result import Result, result_of
 from blindstep.serve.spec import StudySpec
 
 # Points of so many slots are made at once, and so many bytes of them are kept.
@@ -138,14 +138,14 @@ class Design:
         with jax.enable_x64(True):
             values = jnp.asarray(answers.reshape(self.slots, 2, 1)) / self.scales.unit
             rest = (self._machine, state, Kind.GRAD, values, self.public)
-            after, told = gate.through(
-                lambda permit, memory: release_answers(permit, memory, *rest),
+            after, info = gate.through(
+                lambda permit, memory: step_from_answers(permit, memory, *rest),
                 answers=answers.ravel(),
             )
             after, mean = self._machine.end_round(after)
         last = release + 1 == self.releases
-        shown = np.asarray(self.scales.place(np.asarray(mean if last else after.point)))
-        norms = [float(told.gradient_norm), float(told.move_norm), None]
+        shown = np.asarray(self.scales.place(np.asarray(mean if last else after.path.point)))
+        norms = [float(info.gradient_norm), float(info.move_norm), None]
         return Outcome(
             json.dumps([np.asarray(leaf).tolist() for leaf in jax.tree.leaves(after)]),
             self.spec.parameters_of(shown),
@@ -164,11 +164,11 @@ class Design:
         """The result of a finished study, as an `Optimizer` gives it."""
         means = [np.asarray(outcome["mean"]) for outcome in outcomes]
         told = np.asarray([[np.nan if n is None else n for n in o["told"]] for o in outcomes])
-        told = told.reshape(self.plan.rounds, self.plan.horizon, 3)
+        info = StepInfo(*told.T)
         keys = Keys(fresh_keys().noise, self.public, seeded=False)  # only the public one is used
         gate = Gate(self.plan.terms, keys, _NoCharge())
-        run = (self.plan, self.space, gate, means, told, self.scales)
-        return finished(*run, protected="one person")
+        run = (self.plan, self.space, gate, means, info, self.scales)
+        return result_of(*run, protected="one person")
 
     def noise_on_parameters(self, outcomes: list[dict[str, Any]]) -> Float[np.ndarray, "steps dim"]:
         """How far noise alone moves each parameter up to each step: one standard deviation.

@@ -15,7 +15,7 @@ import os
 # JAX would take three quarters of an accelerator's memory for itself, and here it only keeps the gate.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-from blindstep.torch.tuned_model import Result
+from blindstep.torch.tuned_model import TunedModel
 from blindstep.torch.tuning import load, minimize, plan
 
-__all__ = ["Result", "load", "minimize", "plan"]
+__all__ = ["TunedModel", "load", "minimize", "plan"]

@@ -1,23 +1,20 @@
-"""The course of a run: from released numbers to the weights, bit for bit, on any device.
+"""The path of a run on a network: from released numbers to the weights, bit for bit, on any device.
 
-In natural units a step's directions are u_j = s_j / sqrt(d), with signs s_j (`estimate.signs`), and a
-step moves along the released gradient g = sum_j y_j u_j by
-
-    - length_t g / |g|.
-
-A parameter of tensor l moves by a_l times that, where a_l is its natural unit. It moves by a whole
-number of steps of a power of two: factors y_j a_l length_t / (|g| sqrt(d)) are rounded to 24 bits
-below the largest sum. Everything that the weights depend on is public and small: the key, the plan, the
-units, the released numbers and one factor a step.
+In natural units a step's directions are u_j = s_j / sqrt(d), with signs s_j (`estimate.directions`). The
+gradient that was released is g = sum_j y_j u_j, and a move is a sum of such gradients, with factors
+that the learner chose. A parameter of tensor l moves by a_l times that, where a_l is its natural unit.
+It moves by a whole number of steps of a power of two: factors y_j a_l b / sqrt(d) are rounded to 24
+bits below the largest sum. Everything that the weights depend on is public and small: the key, the plan,
+the units, the released numbers and three numbers a step.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -28,8 +25,10 @@ from jaxtyping import Array, Float, Int, Key, UInt32, UInt64
 from blindstep.estimate import draws
 from blindstep.estimate.directions import key_number, seeds
 from blindstep.estimate.scales import ScaleFinder
-from blindstep.optimize.learners import Falling
+from blindstep.estimate.vectors import Estimator
+from blindstep.optimize.learners import Choice, Seen
 from blindstep.optimize.machine import Machine
+from blindstep.optimize.space import Space
 from blindstep.planning.plan import Plan
 from blindstep.private.noise import public_key, public_stream
 from blindstep.torch.evaluate import Shift
@@ -39,15 +38,41 @@ from blindstep.torch.weights import Move, Weights
 _BITS = 24
 
 
-class _Schedule(NamedTuple):
-    keys: UInt64[np.ndarray, " steps"]
-    length: Float[np.ndarray, " steps"]
-    nearness: Float[np.ndarray, " steps"]
+class ModelPath(eqx.Module):
+    """What was released and chosen, step by step: all that a path of weights is made of. Public.
+
+    Arrays have a row for each step of the run; those of steps to come are 0. Delta after step n is
+    keep[n] Delta + along[n] g_n, the gradient is next wanted at w = x + fraction[n] Delta, and `kept`[n]
+    is 0 where a learner that starts afresh drops that move.
+    """
+
+    releases: Float[Array | np.ndarray, "steps q"]
+    keep: Float[Array | np.ndarray, " steps"]
+    along: Float[Array | np.ndarray, " steps"]
+    fraction: Float[Array | np.ndarray, " steps"]
+    kept: Float[Array | np.ndarray, " steps"]
+    done: Int[Array | np.ndarray, ""]
+
+    @staticmethod
+    def before(steps: int, directions: int) -> ModelPath:
+        """The path before the first step."""
+        keep, along, fraction, kept = np.zeros((4, steps))
+        return ModelPath(np.zeros((steps, directions)), keep, along, fraction, kept, np.asarray(0))
+
+    @property
+    def point(self) -> Float[Array, " 1"]:
+        """Stands for the weights where a query wants a point: coefficients do not depend on it."""
+        return jnp.zeros(1)
+
+    @property
+    def previous(self) -> Float[Array, " 1"]:
+        """The same."""
+        return self.point
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Replay:
-    """Where the weights of a run are after each of its steps.
+    """How released numbers become weights.
 
     Attributes:
         plan: the plan of the run.
@@ -56,8 +81,6 @@ class Replay:
         unit: that of the loss.
         jumps: whether the loss is a staircase.
         widening: how much farther than planned probes must lie to be seen through rounding.
-        releases: the released coefficients, steps x directions.
-        factors: how far each step moves along its release: length / |g|.
     """
 
     plan: Plan
@@ -66,96 +89,196 @@ class Replay:
     unit: float
     jumps: bool
     widening: float
-    releases: list[Float[np.ndarray, " q"]] = field(default_factory=list)
-    factors: list[float] = field(default_factory=list)
 
-    @property
-    def steps(self) -> int:
-        """Steps done."""
-        return len(self.releases)
-
-    def distance(self) -> float:
-        """How far out the next step probes, in natural units."""
-        return self.plan.smoothing * self.nearness()
-
-    def nearness(self) -> float:
-        """The same as a share of the plan's smoothing."""
-        return self.widening * float(self._schedule.nearness[self.steps])
-
-    def shifts(self) -> list[Shift]:
-        """Where the next step evaluates: along each direction, then on the other side, if on both."""
-        own = self._seeds(self.steps)[: self.plan.directions]
-        amounts = self.distance() * self.lengths / math.sqrt(self.plan.dim)
+    def shifts(self, number: int, nearness: float) -> list[Shift]:
+        """Where a step evaluates: along each direction, then on the other side, if on both."""
+        own = self._seeds(number)[: self.plan.directions]
+        amounts = self.plan.smoothing * nearness * self.lengths / math.sqrt(self.plan.dim)
         return [
             Shift(each, sign * amounts) for sign in (1.0, -1.0)[: self.plan.sides] for each in own
         ]
 
-    def norm(self, release: Float[np.ndarray, " q"], weights: Weights) -> float:
-        """|g| of the next step, whose release this is."""
-        size = math.fsum(abs(each) for each in release)
-        if size == 0.0:
+    def norm(self, path: ModelPath, factors: dict[int, float], weights: Weights) -> float:
+        """|sum of factor x g_n| in natural units, over the steps n that have a factor."""
+        every, whole, scale = self._whole(path, factors)
+        if scale == 0.0:
             return 0.0
-        whole = np.rint(release * (2.0 ** (_BITS - 1) / size))
-        seeds = self._seeds(self.steps)[:-1]
-        norm = weights.norm(seeds, whole) * size / 2.0 ** (_BITS - 1)
+        norm = weights.norm(every, whole) * scale / 2.0 ** (_BITS - 1)
         return norm / math.sqrt(self.plan.dim)
 
-    def add(self, release: Float[np.ndarray, " q"], norm: float) -> float:
-        """Take the release of the next step, and its |g|. Gives the length of the move."""
-        length = float(self._schedule.length[self.steps]) if norm > 0 else 0.0
-        self.releases.append(release)
-        self.factors.append(length / norm if norm > 0 else 0.0)
-        return length
+    def inner(
+        self, path: ModelPath, one: dict[int, float], two: dict[int, float], weights: Weights
+    ) -> float:
+        """The inner product of two such sums."""
+        (seeds_1, whole_1, scale_1), (seeds_2, whole_2, scale_2) = (
+            self._whole(path, each) for each in (one, two)
+        )
+        if scale_1 == 0.0 or scale_2 == 0.0:
+            return 0.0
+        found = weights.inner((seeds_1, whole_1), (seeds_2, whole_2))
+        return (
+            found * (scale_1 / 2.0 ** (_BITS - 1)) * (scale_2 / 2.0 ** (_BITS - 1)) / self.plan.dim
+        )
 
-    def move(self, number: int, share: float = 1.0) -> Move:
-        """How a step that was added moves the weights, or a share of it."""
-        along = -share * self.factors[number] / math.sqrt(self.plan.dim)
-        wanted = self.releases[number][:, None] * (along * self.lengths)
+    def _whole(
+        self, path: ModelPath, factors: dict[int, float]
+    ) -> tuple[Int[np.ndarray, "q tensors"], Float[np.ndarray, " q"], float]:
+        """Seeds and whole-number weights of a sum, and the size that 2^23 stands for."""
+        wanted = np.concatenate(
+            [np.asarray(path.releases[n]) * factor for n, factor in factors.items()]
+        )
+        size = math.fsum(abs(each) for each in wanted)
+        every = np.concatenate([self._seeds(n)[:-1] for n in factors])
+        whole = np.rint(wanted * (2.0 ** (_BITS - 1) / size)) if size else wanted
+        return every, whole, size
+
+    def moves(self, path: ModelPath, number: int) -> Iterator[Move]:
+        """How the weights move after step `number`, from where it evaluated to where the next one does.
+
+        That is what is left of the move before, and then the share of the new one.
+        """
+        if number and path.fraction[number - 1] != 1.0:
+            rest = 1.0 - float(path.fraction[number - 1])
+            yield from self.along_move(path, number - 1, rest * float(path.kept[number - 1]))
+        yield from self.along_move(
+            path, number, float(path.fraction[number]) * float(path.kept[number])
+        )
+
+    def to_round(self, path: ModelPath, number: int) -> Iterator[Move]:
+        """The moves from the start to the mean of a round's points."""
+        horizon = self.plan.horizon
+        first = number * horizon
+        for step in range(first):
+            yield from self.moves(path, step)
+        begun = max(first - 1, 0)
+        for step in range(begun, first + horizon - 1):
+            shares = [_share(path, point, step) for point in range(first, first + horizon)]
+            share = sum(shares) / horizon - shares[0]
+            if share != 0.0:
+                yield from self.along_move(path, step, share)
+
+    def along_move(self, path: ModelPath, number: int, share: float) -> Iterator[Move]:
+        """A share of the move that was chosen after step `number`; nothing for no share."""
+        if share == 0.0:
+            return
+        factors = factors_of(path, number)
+        root = math.sqrt(self.plan.dim)
+        wanted = np.concatenate(
+            [
+                np.asarray(path.releases[n])[:, None] * (share * factor / root * self.lengths)
+                for n, factor in factors.items()
+            ]
+        )
         sums = [math.fsum(map(abs, column)) for column in wanted.T]
         # The least power of two in which the sum of all sizes has at most 24 bits, roundings included.
         unit = np.array([math.ldexp(1.0, math.frexp(each)[1] + 1 - _BITS) for each in sums])
-        seeds = self._seeds(number)
-        return Move(seeds[:-1], np.rint(wanted / unit), unit, seeds[-1])
-
-    def to_round(self, number: int) -> Iterator[Move]:
-        """The moves from the start to the mean of a round's points.
-
-        Points p_0 .. p_{H-1} of a round are a step apart, so their mean is p_0 and then (H - k) / H of
-        step k, for k from 1 to H - 1.
-        """
-        horizon = self.plan.horizon
-        first = number * horizon
-        yield from map(self.move, range(first))
-        for later in range(1, horizon):
-            yield self.move(first + later - 1, (horizon - later) / horizon)
+        every = np.concatenate([self._seeds(n)[:-1] for n in factors])
+        yield Move(every, np.rint(wanted / unit), unit, self._seeds(number)[-1])
 
     @cached_property
-    def _schedule(self) -> _Schedule:
-        """What every step has, whatever is released. At once: small calls of JAX are slow."""
-        machine = self.plan.build(jumps=self.jumps)
+    def _keys(self) -> UInt64[np.ndarray, " steps"]:
+        """The number of each step's key. At once: small calls of JAX are slow."""
         with jax.enable_x64(True):
             numbers = jnp.arange(self.plan.schedule.releases)
-            made = _schedule_of(machine, public_key(self.public), numbers)
-        return _Schedule(*(np.asarray(each) for each in made))
+            return np.asarray(_keys_of(self.plan.build(), public_key(self.public), numbers))
 
     def _seeds(self, number: int) -> Int[np.ndarray, "q+1 tensors"]:
         """The seeds of a step's directions, and last those that it rounds by."""
-        key = self._schedule.keys[number]
-        return seeds_of(key, self.plan.directions + 1, len(self.lengths))
+        return seeds_of(self._keys[number], self.plan.directions + 1, len(self.lengths))
+
+
+class ModelSpace(Space):
+    """The space of a model's weights: points are never held, only what leads to them."""
+
+    replay: Replay = eqx.field(static=True)
+    weights: Weights = eqx.field(static=True)
+
+    def begin(self, start: Any = None) -> ModelPath:
+        """Nothing released yet."""
+        plan = self.replay.plan
+        return ModelPath.before(plan.schedule.releases, plan.directions)
+
+    def frame(self, estimator: Estimator, key: Key[Array, ""]) -> None:
+        """Signs are made where they are used."""
+
+    def lift(
+        self, estimator: Estimator, sums: Float[Array, " q"], frame: Any
+    ) -> Float[np.ndarray, " q"]:
+        """The coefficients stand for the gradient."""
+        return np.asarray(sums)
+
+    def see(self, path: ModelPath, gradient: Float[np.ndarray, " q"]) -> Seen:
+        """Sums over all weights: the norm of the gradient, and more for a learner that asks for it."""
+        replay, number, weights = self.replay, int(path.done), self.weights
+        releases = np.array(path.releases)
+        releases[number] = gradient
+        path, own = replace(path, releases=releases), {number: 1.0}
+        moved = number > 0 and bool(path.kept[number - 1])
+        before = factors_of(path, number - 1) if moved else {}
+        return Seen(
+            lambda: _square(replay.norm(path, own, weights)),
+            lambda: _square(replay.norm(path, before, weights)) if before else 0.0,
+            lambda: replay.inner(path, before, own, weights) if before else 0.0,
+        )
+
+    def advance(
+        self, path: ModelPath, gradient: Float[np.ndarray, " q"], choice: Choice, fraction: Any
+    ) -> ModelPath:
+        """Write down what was released and chosen."""
+        number = int(path.done)
+        written = [path.releases, path.keep, path.along, path.fraction, path.kept]
+        values = [gradient, choice.keep, choice.along, fraction, 1.0]
+        arrays = [np.array(each) for each in written]
+        for array, value in zip(arrays, values, strict=True):
+            array[number] = np.asarray(value)
+        releases, keep, along, fractions, kept = arrays
+        return ModelPath(releases, keep, along, fractions, kept, np.asarray(number + 1))
+
+    def end_round(self, path: ModelPath, horizon: int, persists: bool) -> tuple[ModelPath, None]:
+        """A mean of weights is too large to keep: `Replay.to_round` leads to it."""
+        if persists:
+            return path, None
+        kept = np.array(path.kept)
+        kept[int(path.done) - 1] = 0.0
+        return replace(path, kept=kept), None
+
+
+def _square(number: float) -> float:
+    """The product, rounded once: its root is the number again. A power need not be."""
+    return number * number
+
+
+def factors_of(path: ModelPath, number: int) -> dict[int, float]:
+    """Delta after step `number` as a sum of factor x g_n: the factor of each n.
+
+    What is left of an old gradient after rounding to 24 bits is left out.
+    """
+    factors, factor = {number: float(path.along[number])}, 1.0
+    while number > 0 and path.kept[number - 1]:
+        factor *= float(path.keep[number])
+        if abs(factor) < 2.0**-_BITS:
+            break
+        number -= 1
+        factors[number] = factor * float(path.along[number])
+    return factors
+
+
+def _share(path: ModelPath, point: int, number: int) -> float:
+    """How much of the move after step `number` there is in the point of step `point`."""
+    if point <= number or not path.kept[number]:
+        return 0.0
+    return float(path.fraction[number]) if point == number + 1 else 1.0
 
 
 @eqx.filter_jit
-def _schedule_of(
+def _keys_of(
     machine: Machine, public: Key[Array, ""], numbers: Int[Array, " steps"]
-) -> tuple[UInt64[Array, " steps"], Float[Array, " steps"], Float[Array, " steps"]]:
-    """The number of each step's key, how long its move is, and how near it probes."""
-    learner = machine.learner
-    assert isinstance(learner, Falling)
+) -> UInt64[Array, " steps"]:
+    """The number of each step's key."""
 
-    def of_step(number: Int[Array, ""]) -> tuple[Array, Array, Array]:
+    def of_step(number: Int[Array, ""]) -> Array:
         round_, step = number // machine.horizon, number % machine.horizon
-        key, done = machine.direction_key(round_, step, public), number.astype(jnp.float64)
-        return key_number(key), learner.length(done), learner.probing(done)
+        return key_number(machine.direction_key(round_, step, public))
 
     return jax.vmap(of_step)(numbers)
 
@@ -167,7 +290,7 @@ def calibration_shifts(
     number: int,
     finder: ScaleFinder,
 ) -> list[Shift]:
-    """Where a look evaluates: at the weights, then along its directions, each way.
+    """Where a calibration evaluates: at the weights, then along its directions, each way.
 
     A direction is signs in one leaf, and nothing elsewhere. `lengths` are units to begin with.
     """

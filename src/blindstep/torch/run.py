@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,6 +23,7 @@ from blindstep.estimate.vectors import Query
 from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
+from blindstep.optimize.machine import State, StepInfo
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Memory, Permit, release_answers
 from blindstep.private.schedule import Kind
@@ -29,13 +32,23 @@ from blindstep.run.calibration import (
     open_calibration,
     run_calibration,
 )
+from blindstep.run.loop import Run
 from blindstep.run.progress import RunProgress
 from blindstep.torch.evaluate import Shift
 from blindstep.torch.group import TorchGroup
-from blindstep.torch.replay import Replay, calibration_shifts
+from blindstep.torch.replay import ModelPath, ModelSpace, Replay, calibration_shifts
 
 # How much longer a tensor's unit may be than that of the largest one, were it as large.
 _LONGEST = 8.0
+
+
+class Outcome(NamedTuple):
+    """What a finished run leaves, beside weights at the last point of its path."""
+
+    replay: Replay
+    path: ModelPath
+    info: StepInfo
+    seeded: bool
 
 
 def run(
@@ -46,23 +59,27 @@ def run(
     seed: int | None,
     unit: str,
     progress: bool | None,
-) -> tuple[Replay, Float[np.ndarray, "rounds horizon 3"], bool]:
-    """All looks and steps that are still to come: the course, what is told of its steps, if seeded.
+) -> Outcome:
+    """All calibrations and steps that are still to come.
 
-    Weights that are at the start are then at the last point of the course.
+    Weights that are at the start are then at the last point of the path.
     """
     # States of 64 bits: what was released comes back as it was, also after a crash.
     with jax.enable_x64(True), RunProgress(plan, show=progress) as bar:
         with open_calibration(plan, storage, lambda: known, seed, unit) as session:
             bar.follow(session)
             found = _calibrate(plan, group, session)
-        steps = plan.schedule.releases
-        begun = {"releases": jnp.zeros((steps, plan.size)), "told": jnp.zeros((steps, 3))}
+        path = ModelPath.before(plan.schedule.releases, plan.directions)
+        begun = replace(plan.build().begin(jnp.zeros(1)), path=path)
         about = (plan.terms, plan.to_dict(), begun, storage, lambda: known)
         with Session(*about, seed=seed, unit=unit) as session:
             replay = Replay(plan, _words(session.gate.public), *found)
-            told = _steps(plan, group, session, replay, bar)
-            return replay, told.reshape(plan.rounds, plan.horizon, 3), session.gate.seeded
+            space = ModelSpace(replay, group.weights)
+            machine = replace(plan.build(jumps=replay.jumps), space=space)
+            run = Run(machine, session, plan.rounds)
+            bar.follow(session, run.values)
+            _steps(run, replay, group)
+            return Outcome(replay, run.state.path, run.info(), session.gate.seeded)
 
 
 def _calibrate(
@@ -121,41 +138,37 @@ def within_reason(
     return np.where(seen, found * lengths, np.minimum(found * lengths, own))
 
 
-def _steps(
-    plan: Plan, group: TorchGroup, session: Session, replay: Replay, bar: RunProgress
-) -> Float[np.ndarray, "steps 3"]:
-    gate, estimator = session.gate, from_values(plan.estimator)
-    releases, told = (np.array(session.state[name]) for name in ("releases", "told"))
-    answers = {name: session.saved[name] for name in ("answers", "step") if name in session.saved}
+def _steps(run: Run, replay: Replay, group: TorchGroup) -> None:
+    """Move the weights along what was released before, then make the steps that are still to come."""
+    session, plan, machine = run.session, replay.plan, run.machine
+    estimator, gate = from_values(plan.estimator), session.gate
+    for number in range(session.position):
+        _move(replay, run.state.path, number, group)
+    while not session.finished:
+        number, query = session.position, run.ask()
+        near = replay.widening * (1.0 if query.nearness is None else float(query.nearness))
+        if int(session.saved.get("step", -1)) != number:
+            values = group.values(gate.rows(number), replay.shifts(number, near))
+            kept = {"answers": values, "step": np.asarray(number)}
+            session.save(session.state, {**run.arrays(), **kept})
+        answers = session.saved["answers"]
+        values = jnp.asarray(answers.reshape(-1, plan.sides, plan.directions) / replay.unit)
 
-    bar.follow(session, lambda: told[: session.position])
-    for number in range(plan.schedule.releases):
-        fresh = number >= session.position
-        if fresh:
-            if int(answers.get("step", -1)) != number:
-                values = group.values(gate.rows(number), replay.shifts())
-                answers = {"answers": values, "step": np.asarray(number)}
-                session.save(session.state, answers | {"told": told[:number]})
-            values = answers["answers"].reshape(-1, plan.sides, plan.directions) / replay.unit
-            near = jnp.asarray(replay.nearness())
-            releases[number] = gate.through(
-                lambda permit, memory, values=values, near=near: _release(
-                    permit, memory, estimator, near, jnp.asarray(values), gate.public
-                ),
-                answers=answers["answers"].ravel(),
-            )
-        own = releases[number, : plan.directions]
-        # Norms that were computed before a crash stay: sums of floats depend on the machine.
-        norm = replay.norm(own, group.weights) if fresh else float(told[number, 0])
-        length = replay.add(own, norm)
-        group.move(replay.move(number))
-        if fresh:
-            value = float(estimator.value_of(jnp.asarray(releases[number])))
-            told[number] = norm, length, value
-            state = {"releases": jnp.asarray(releases), "told": jnp.asarray(told)}
-            done = told[: number + 1]
-            session.after(state, gate.position, lambda done=done: {"told": done})
-    return told
+        def program(
+            permit: Permit, memory: Memory, near: float = near, values: Array = values
+        ) -> tuple[Memory, tuple[State, StepInfo]]:
+            given = (estimator, jnp.asarray(near), values, gate.public)
+            memory, release = _release(permit, memory, *given)
+            return memory, machine.tell(run.state, release, gate.public)
+
+        run.release(program, answers=answers.ravel())
+        _move(replay, run.state.path, number, group)
+        run.keep()
+
+
+def _move(replay: Replay, path: ModelPath, number: int, group: TorchGroup) -> None:
+    for move in replay.moves(path, number):
+        group.move(move)
 
 
 @eqx.filter_jit

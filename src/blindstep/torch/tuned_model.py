@@ -21,12 +21,12 @@ from blindstep.planning.plan import Plan
 from blindstep.private.statement import Statement
 from blindstep.run import result
 from blindstep.run.result import History
-from blindstep.torch.replay import Replay
+from blindstep.torch.replay import ModelPath, Replay
 from blindstep.torch.weights import Weights
 
 
 @dataclass(frozen=True)
-class Result:
+class TunedModel:
     """The answer of a run; the model that was given has been changed to it.
 
     Attributes:
@@ -49,7 +49,8 @@ class Result:
     tuned: str
     names: tuple[str, ...]
     sizes: tuple[int, ...]
-    _course: Replay = field(repr=False)
+    _replay: Replay = field(repr=False)
+    _path: ModelPath = field(repr=False)
 
     @property
     def outcome(self) -> str:
@@ -63,9 +64,9 @@ class Result:
         """
         write(
             path,
-            Tuned(
+            TunedFile(
                 *(self.base, self.tuned, self.names, self.sizes, self.best_round),
-                *(self._course, str(self.privacy)),
+                *(self._replay, self._path, str(self.privacy)),
             ),
         )
 
@@ -77,10 +78,12 @@ class Result:
         )
 
 
-_KIND, _VERSION = "blindstep tuned model", 1
+_KIND, _VERSION = "blindstep tuned model", 2
+# The arrays of a path: a row for each step.
+_OF_STEPS = ("releases", "keep", "along", "fraction", "kept")
 
 
-class Tuned(NamedTuple):
+class TunedFile(NamedTuple):
     """All that a tuned model is, beside its base model. Public."""
 
     base: str  # fingerprint of the model that the run started from
@@ -89,10 +92,11 @@ class Tuned(NamedTuple):
     sizes: tuple[int, ...]  # how many numbers each has
     round: int  # the model is at the mean of this round's points
     replay: Replay
+    path: ModelPath
     privacy: str  # the statement, for people
 
 
-def write(path: str | os.PathLike[str], tuned: Tuned) -> None:
+def write(path: str | os.PathLike[str], tuned: TunedFile) -> None:
     """Write the file, whole or not at all."""
     replay = tuned.replay
     body = {
@@ -109,14 +113,13 @@ def write(path: str | os.PathLike[str], tuned: Tuned) -> None:
         "unit": replay.unit,
         "jumps": replay.jumps,
         "widening": replay.widening,
-        "releases": _text(np.stack(replay.releases)),
-        "factors": _text(np.array(replay.factors)),
+        **{name: _text(np.asarray(getattr(tuned.path, name))) for name in _OF_STEPS},
         "privacy": tuned.privacy,
     }
     files.put_file(os.fspath(path), files.seal(body) + b"\n")
 
 
-def read(path: str | os.PathLike[str]) -> Tuned:
+def read(path: str | os.PathLike[str]) -> TunedFile:
     """The content of such a file; refused if it is damaged, or of another kind."""
     try:
         with open(path, "rb") as file:
@@ -133,7 +136,7 @@ def read(path: str | os.PathLike[str]) -> Tuned:
         ) from error
 
 
-def apply(tuned: Tuned, weights: Weights) -> None:
+def apply(tuned: TunedFile, weights: Weights) -> None:
     """Move a base model to the tuned one; refused if it is another base model."""
     if tuple(weights.names) != tuned.names or weights.sizes != tuned.sizes:
         theirs, ours = set(tuned.names), set(weights.names)
@@ -150,7 +153,7 @@ def apply(tuned: Tuned, weights: Weights) -> None:
         )
     start = weights.copies()
     try:
-        for move in tuned.replay.to_round(tuned.round):
+        for move in tuned.replay.to_round(tuned.path, tuned.round):
             weights.move(move)
         if weights.fingerprint() != tuned.tuned:
             raise InvalidArgument(
@@ -162,9 +165,13 @@ def apply(tuned: Tuned, weights: Weights) -> None:
         raise
 
 
-def _tuned(body: dict[str, Any]) -> Tuned:
+def _tuned(body: dict[str, Any]) -> TunedFile:
     plan = Plan.from_json(body["plan"])
-    releases = _numbers(body["releases"]).reshape(plan.schedule.releases, plan.directions)
+    steps = plan.schedule.releases
+    releases, *rest = (_numbers(body[name]) for name in _OF_STEPS)
+    keep, along, fraction, kept = rest
+    released = releases.reshape(steps, plan.directions)
+    path = ModelPath(released, keep, along, fraction, kept, np.asarray(steps))
     replay = Replay(
         plan,
         np.array(body["public_key"], np.uint32),
@@ -172,16 +179,14 @@ def _tuned(body: dict[str, Any]) -> Tuned:
         float(body["unit"]),
         bool(body["jumps"]),
         float(body["widening"]),
-        list(releases),
-        [float(each) for each in _numbers(body["factors"])],
     )
-    counts = len(replay.factors) == replay.steps and len(replay.lengths) == len(body["names"])
-    finite = all(np.all(np.isfinite(each)) for each in (releases, replay.factors, replay.lengths))
+    counts = {len(each) for each in rest} == {steps} and len(replay.lengths) == len(body["names"])
+    finite = all(np.all(np.isfinite(each)) for each in (releases, *rest, replay.lengths))
     if not counts or not finite or not 0 <= int(body["round"]) < plan.rounds:
         raise ValueError("its numbers do not belong together")
     names, sizes = tuple(body["names"]), tuple(body["sizes"])
-    return Tuned(
-        body["base"], body["tuned"], names, sizes, int(body["round"]), replay, body["privacy"]
+    return TunedFile(
+        body["base"], body["tuned"], names, sizes, int(body["round"]), replay, path, body["privacy"]
     )
 
 

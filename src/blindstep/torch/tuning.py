@@ -29,7 +29,7 @@ from blindstep.torch.evaluate import Loss, ModelEvaluator
 from blindstep.torch.group import TorchGroup
 from blindstep.torch.records import Collate, Records
 from blindstep.torch.run import run
-from blindstep.torch.tuned_model import Result
+from blindstep.torch.tuned_model import TunedModel
 from blindstep.torch.weights import Weights
 
 # How long a run takes unless the user says, in seconds, and the most evaluations of such a run.
@@ -60,7 +60,7 @@ def minimize(
     checkpoint: str | os.PathLike[str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
     budget: Privacy | None = None,
-) -> Result:
+) -> TunedModel:
     """Tune a model privately, from values of the loss alone: no gradient, and inference memory.
 
     The model is changed in place, to the answer, when the run is done; if it is cut short, the model is
@@ -172,7 +172,7 @@ def plan(
 
 
 def load(model: torch.nn.Module, path: str | os.PathLike[str]) -> str:
-    """Make the tuned model from the base model and the file that `Result.save` wrote, bit for bit.
+    """Make the tuned model from the base model and the file that `TunedModel.save` wrote, bit for bit.
 
     The model is changed in place. It must be the base model of the run, in the same dtype and with the
     same parameters requiring a gradient; another one is refused. Gives the privacy statement.
@@ -190,19 +190,19 @@ def _lead(
     base: str,
     seed: int | None,
     progress: bool | None,
-) -> Result:
+) -> TunedModel:
     """The whole run, in the process that owns the gate; `base` is the fingerprint of the start."""
     known = _known(base, records, storage)
-    replay, told, seeded = run(plan, group, storage, known, seed, records.unit, progress)
-    history = history_of(plan, told, replay.unit)
+    replay, path, info, seeded = run(plan, group, storage, known, seed, records.unit, progress)
+    history = history_of(plan, info, replay.unit)
     best = result.best_round(history)
     group.put_back()
-    for move in replay.to_round(best):
+    for move in replay.to_round(path, best):
         group.move(move)
     said = plan.statement(seeded=seeded, unit=records.unit)
     names, sizes = tuple(group.weights.names), group.weights.sizes
     tuned = group.weights.fingerprint()
-    return Result(said, plan, history, best, base, tuned, names, sizes, replay)
+    return TunedModel(said, plan, history, best, base, tuned, names, sizes, replay, path)
 
 
 def _known(base: str, records: Records, storage: Storage) -> fingerprints.Fingerprints:

@@ -278,6 +278,26 @@ class Weights:
         of_devices = (torch.stack([n for n in norms if n.device == each]).cpu() for each in devices)
         return math.sqrt(math.fsum(float(n) ** 2 for some in of_devices for n in some))
 
+    def inner(
+        self,
+        one: tuple[Seeds, Float[np.ndarray, " p"]],
+        two: tuple[Seeds, Float[np.ndarray, " q"]],
+    ) -> float:
+        """The inner product of two such sums over all parameters."""
+        first, second = (
+            _shifts(seeds, np.broadcast_to(weights[:, None], seeds.shape))
+            for seeds, weights in (one, two)
+        )
+        found = [
+            torch.sum(
+                self._sum(number, first, start, part).double()
+                * self._sum(number, second, start, part).double()
+            )
+            for number, each in enumerate(self.tensors)
+            for start, part in _parts(each)
+        ]
+        return math.fsum(float(each) for each in found)
+
     def move(self, move: Move) -> None:
         """Add unit x sum_j weights_j s_j to each parameter.
 

@@ -109,16 +109,17 @@ def of_run_directory(
         )
     arrays, meta = found
     plan = _plan(os.path.join(directory, storage.PLAN), meta.plan)
-    # Drivers save the norms of released gradients beside those of the moves.
-    told = arrays.get("saved.told", np.zeros((0, 3))).reshape(-1, 3)
-    whole = len(told) // plan.horizon if plan.curve else 0
-    by_round = told[: whole * plan.horizon, 2].reshape(whole, plan.horizon)
+    norms, values = (
+        arrays.get(f"saved.{name}", np.zeros(0)) for name in ("gradient_norm", "value")
+    )
+    whole = len(values) // plan.horizon if plan.curve else 0
+    by_round = values[: whole * plan.horizon].reshape(whole, plan.horizon)
     return Content(
         title=title,
         plan=plan,
         privacy=plan.statement(seeded=bool(arrays["key.seeded"]), unit=meta.unit),
         steps_done=meta.position,
-        gradient_norm=told[:, 0],
+        gradient_norm=norms,
         loss=by_round.mean(axis=1),
         source=f"the run directory {os.path.basename(directory)}",
         spending=_spending(ledger or data_ledger.of_run(directory), plan.delta),
