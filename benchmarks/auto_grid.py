@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 
 import blindstep as bs
-from blindstep.planning import tight
-from blindstep.planning.choices import Choices
+from blindstep.planning import search
+from blindstep.planning.method import Problem
 
 RESULTS = Path(__file__).parent / "results" / "auto_grid.json"
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Fixed choices to compare with, as logarithms to base 2 (see `tight.Point`)."""
+    """Fixed choices to compare with, as logarithms to base 2 (see `search.Point`)."""
 
     periods: tuple[float, ...] = (0, 1, 2, 4, 6, 8, 10)
     blocks: tuple[float, ...] = (0, 2, 4, 6, 8, 10, 12, 14)
@@ -37,7 +37,7 @@ class Grid:
 
 
 def random_problem(rng: np.random.Generator) -> dict[str, Any]:
-    """A problem drawn over the sizes that people have: arguments of `blindstep.plan`."""
+    """A problem drawn over the sizes that people have."""
     return {
         "dim": int(2 ** rng.uniform(0, 9)),
         "records": int(10 ** rng.uniform(3, 8)),
@@ -48,28 +48,22 @@ def random_problem(rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def choices_for(problem: dict[str, Any]) -> Choices:
+def asked_by(problem: dict[str, Any]) -> tuple[bs.Tight, Problem]:
     """The planner's view of a problem, with nothing fixed."""
-    return Choices(
-        problem["dim"],
-        problem["privacy"],
-        problem["radius"],
-        bs.Lipschitz(problem["lipschitz"]),
-        lipschitz=problem["lipschitz"],
-        gap=problem["gap"],
-    )
+    method = bs.Tight(problem["radius"], lipschitz=problem["lipschitz"], gap=problem["gap"])
+    return method, Problem(problem["dim"], problem["records"], problem["privacy"])
 
 
 def best_fixed(problem: dict[str, Any], grid: Grid) -> float:
     """The lowest bound of any point of the grid."""
-    search, best = tight.Search(choices_for(problem), problem["records"]), math.inf
+    found, best = search.Search(*asked_by(problem)), math.inf
     for period, blocks, batch, ratio, smoothing, clip in itertools.product(
         grid.periods, grid.blocks, grid.batches, grid.ratios, grid.smoothings, grid.clips
     ):
         if period == 0 and ratio != grid.ratios[0]:
             continue  # without DIFFs the ratio only renames the batch
-        point = tight.Point(period, blocks, batch, ratio, 0, smoothing, "record", clip)
-        best = min(best, search.bound(point, best))
+        point = search.Point(period, blocks, batch, ratio, 0, smoothing, "record", clip)
+        best = min(best, found.bound(point, best))
     return best
 
 
@@ -78,7 +72,8 @@ def main() -> None:
     rng, rows = np.random.default_rng(0), []
     for _ in range(100):
         problem = random_problem(rng)
-        made, best = bs.plan(**problem), best_fixed(problem, Grid())
+        method, sizes = asked_by(problem)
+        made, best = method.plan(sizes), best_fixed(problem, Grid())
         assert made.tolerance is not None
         rows.append(
             {

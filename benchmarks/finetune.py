@@ -129,7 +129,7 @@ def blindstep_row(
     data, privacy = bench.problems[problem].train[seed], bs.Privacy(epsilon, DELTA)
     usual = privacy if steps_of is None else bs.Privacy(steps_of, DELTA)
     planned = blindstep.torch.plan(bench.model, len(data["label"]), privacy=usual, evaluations=most)
-    share = planned.bounds.first_clip / math.sqrt(planned.dim / planned.directions)
+    share = planned.bounds.clip / math.sqrt(planned.dim / planned.directions)
 
     def make() -> Row:
         result = blindstep.torch.minimize(

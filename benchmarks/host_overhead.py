@@ -36,16 +36,18 @@ def make_loss(milliseconds: float) -> Callable[..., float]:
 
 def make_plan(batch: int, sharing: str) -> bs.Plan:
     return bs.plan(
+        bs.Tight(
+            radius=1.0,
+            bounds=bs.Bounds(clip=1.0),
+            horizon=2,
+            first_batch=batch,
+            directions=4,
+            sharing=sharing,
+            rounds=1,
+        ),
         records=10_000,
         dim=DIM,
         privacy=bs.Privacy(epsilon=1.0),
-        radius=1.0,
-        bounds=bs.Clip(1.0),
-        horizon=2,
-        first_batch=batch,
-        directions=4,
-        sharing=sharing,
-        rounds=1,
     )
 
 
@@ -54,7 +56,7 @@ def measure(batch: int, sharing: str, **engine: Any) -> tuple[float, float]:
     data = np.random.default_rng(0).normal(size=(10_000, DIM))
     loss, start = make_loss(MILLISECONDS), np.zeros(DIM)
     plan = make_plan(batch, sharing)
-    bs.host.minimize(make_loss(0.0), start, data, plan=plan, **engine)
+    bs.minimize(make_loss(0.0), start, data, method=plan, evaluate=bs.Host(), **engine)
     evaluations = plan.rounds * plan.horizon * 8 * batch
 
     def plain_loop(times: int) -> int:
@@ -67,7 +69,7 @@ def measure(batch: int, sharing: str, **engine: Any) -> tuple[float, float]:
     assert sum(through(plain_loop, [evaluations // WORKERS] * WORKERS)) == evaluations
     ideal = time.perf_counter() - began
     began = time.perf_counter()
-    bs.host.minimize(loss, start, data, plan=plan, **engine)
+    bs.minimize(loss, start, data, method=plan, evaluate=bs.Host(), **engine)
     return time.perf_counter() - began, ideal
 
 

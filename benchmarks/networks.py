@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 import blindstep as bs
 import blindstep.torch
 from benchmarks import data, summary, utility_problems
-from blindstep.estimate.bounds import Clip
+from blindstep.estimate.bounds import Bounds
 
 RESULTS = summary.RESULTS / "networks.json"
 EPSILONS = (8.0, 2.0, 0.5)
@@ -73,7 +73,7 @@ def one_run(
     )
     privacy, number = bs.Privacy(epsilon, DELTA), len(fit["label"])
     plan = blindstep.torch.plan(model, number, privacy=privacy, evaluations=most)
-    plan = dataclasses.replace(plan, bounds=Clip(clip * plan.bounds.first_clip))
+    plan = dataclasses.replace(plan, bounds=Bounds(clip=clip * plan.bounds.clip))
     blindstep.torch.minimize(model, loss, fit, plan=plan, batch=BATCH, progress=False)
     with torch.inference_mode():
         right = model(validation["features"]).argmax(1) == validation["label"]

@@ -47,12 +47,12 @@ ON_DEVICE = {
 # and from `jax.random.normal` (in float64, as its first version drew them).
 PRESETS = {
     "tight": lambda: speed_problems.svm(),
-    "paper": lambda: speed_problems.svm(preset="paper"),
+    "paper": lambda: speed_problems.svm(method="paper"),
     "paper, jax.random.normal in float32": lambda: speed_problems.svm(
-        preset="paper", sampler=speed_problems.PlainSphere("float32")
+        method="paper", sampler=speed_problems.PlainSphere("float32")
     ),
     "paper, jax.random.normal in float64": lambda: speed_problems.svm(
-        preset="paper", sampler=speed_problems.PlainSphere("float64")
+        method="paper", sampler=speed_problems.PlainSphere("float64")
     ),
 }
 GROWTH = {

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, Key
 import blindstep as bs
 from blindstep.estimate.directions import Directions, Parts, Sphere
 from blindstep.planning.plan import Plan
+from plans import plan_of
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,11 @@ def svm(horizon: int = 1024, preset: str = "tight", sampler: Directions | None =
     rng, dim, records = np.random.default_rng(0), 123, 2 * horizon
     features = (rng.uniform(size=(records, dim)) < 14 / dim).astype(np.float32)
     labels = np.sign(rng.normal(size=records)).astype(np.float32)
-    choices: dict[str, Any] = {"preset": preset, "horizon": horizon}
+    choices: dict[str, Any] = {"method": preset, "horizon": horizon}
     if preset == "tight":
         choices |= {"oracle": "variance-reduced", "period": horizon, "first_batch": horizon + 1}
         choices |= {"diff_batch": 1, "directions": dim, "sharing": "record"}
-    plan = bs.plan(
+    plan = plan_of(
         records=records, dim=dim, privacy=_PRIVACY, radius=0.1, lipschitz=4.0, gap=1.0, **choices
     )
     params = np.zeros(dim, np.float32)
@@ -140,17 +141,19 @@ def network(inputs: int, hidden: int, *, directions: int, batch: int, steps: int
     labels = rng.integers(0, classes, batch * steps).astype(np.int32)
     dim = sum(math.prod(shape) for shape in shapes.values())
     plan = bs.plan(
+        bs.Tight(
+            radius=0.1,
+            bounds=bs.Bounds(clip=1.0, diff_clip=1.0),
+            oracle="naive",
+            period=1,
+            horizon=steps,
+            first_batch=batch,
+            directions=directions,
+            sharing="block",
+        ),
         records=batch * steps,
         dim=dim,
         privacy=_PRIVACY,
-        radius=0.1,
-        bounds=bs.Clip(1.0, 1.0),
-        oracle="naive",
-        period=1,
-        horizon=steps,
-        first_batch=batch,
-        directions=directions,
-        sharing="block",
     )
 
     def numpy_loss(x: np.ndarray, record: tuple[np.ndarray, int]) -> float:

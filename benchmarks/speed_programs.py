@@ -22,7 +22,6 @@ from benchmarks.speed_problems import Problem
 from blindstep.losses.pytrees import ParameterSpace
 from blindstep.private.gate import Gate, Memory, Permit
 from blindstep.private.noise import fresh_keys
-from blindstep.run import compiled
 
 
 @dataclass(frozen=True)

@@ -57,22 +57,24 @@ def streamed(records: int) -> dict[str, Any]:
                 np.load(f"{folder}/labels.npy", mmap_mode="r")[:some],
             )
             plan = bs.plan(
+                bs.Tight(
+                    radius=0.1,
+                    bounds=bs.Bounds(clip=1.0, diff_clip=1.0),
+                    oracle="naive",
+                    period=1,
+                    horizon=2,
+                    first_batch=BATCH,
+                    directions=8,
+                    sharing="block",
+                ),
                 records=some,
                 dim=DIM,
                 privacy=bs.Privacy(mu=1.0),
-                radius=0.1,
-                bounds=bs.Clip(1.0, 1.0),
-                oracle="naive",
-                period=1,
-                horizon=2,
-                first_batch=BATCH,
-                directions=8,
-                sharing="block",
             )
             before, peak = _anonymous_bytes(), _Peak()
             peak.start()
             began = time.perf_counter()
-            bs.minimize(svm_loss, np.zeros(DIM, np.float32), data, plan=plan)
+            bs.minimize(svm_loss, np.zeros(DIM, np.float32), data, method=plan)
             seconds = time.perf_counter() - began
             peak.stop.set()
             peak.join()

@@ -30,6 +30,7 @@ from benchmarks.baselines import Outcome, Setting
 from benchmarks.data import Records
 from benchmarks.problems import Problem
 from blindstep.losses.pytrees import ParameterSpace, count_records
+from plans import plan_of
 
 BLINDSTEP, GRADIENTS = "blindstep", "blindstep, gradients"
 TUNED, FIRST_ORDER = "blindstep, tuned", "first order, tuned"
@@ -175,17 +176,17 @@ def turned_plan(
         "evaluations": most * records,
         "estimate": estimate,
     }
-    plan = bs.plan(**given)
+    plan = plan_of(**given)
     if setting.steps < 1:
         passes = plan.schedule.releases * plan.first_batch / records
-        plan = bs.plan(**given, passes=max(1, round(setting.steps * passes)))
-    clip = setting.clip * plan.bounds.first_clip
+        plan = plan_of(**given, passes=max(1, round(setting.steps * passes)))
+    clip = setting.clip * plan.bounds.clip
     reach = setting.reach * plan.reach
     return dataclasses.replace(
         plan,
         reach=reach,
         radius=plan.smoothing + plan.horizon * reach,
-        bounds=bs.Clip(clip),
+        bounds=bs.Bounds(clip=clip),
     )
 
 
@@ -246,7 +247,9 @@ def contest(problem: Problem) -> Contest:
             cap = most * count_records(records)
             start = of.start(seed)
             return outcome(
-                bs.minimize(of.loss, start, records, privacy=privacy, evaluations=cap, **options)
+                bs.minimize(
+                    of.loss, start, records, privacy, method=bs.Auto(evaluations=cap), **options
+                )
             )
 
         return run
@@ -256,7 +259,7 @@ def contest(problem: Problem) -> Contest:
             assert privacy is not None
             about = (problem, count_records(records), privacy, setting, most, estimate)
             plan = turned_plan(*about)
-            return outcome(bs.minimize(of.loss, of.start(seed), records, plan=plan))
+            return outcome(bs.minimize(of.loss, of.start(seed), records, method=plan))
 
         return run
 

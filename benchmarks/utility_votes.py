@@ -161,19 +161,20 @@ def explicit_plan(users: int, privacy: bs.Privacy, setting: Asking) -> bs.Plan:
     """A direction of their own for each person, two votes along it."""
     horizon, reach = 8, setting.length / setting.steps
     return bs.plan(
+        bs.Tight(
+            radius=setting.smoothing + horizon * reach,
+            oracle="naive",
+            bounds=bs.Bounds(range=(0, 1)),
+            directions=1,
+            sharing="record",
+            horizon=horizon,
+            first_batch=users // setting.steps,
+            smoothing=setting.smoothing,
+            reach=reach,
+        ),
         records=users,
         dim=votes.WEIGHTS,
         privacy=privacy,
-        preset="tight",
-        radius=setting.smoothing + horizon * reach,
-        oracle="naive",
-        bounds=bs.Range(0, 1),
-        directions=1,
-        sharing="record",
-        horizon=horizon,
-        first_batch=users // setting.steps,
-        smoothing=setting.smoothing,
-        reach=reach,
     )
 
 

@@ -30,19 +30,20 @@ def run(
     """Tune the weights; gives satisfaction before, after, and at the best possible weights."""
     crowd = Crowd(seed=0)
     plan = bs.plan(
+        bs.Tight(
+            radius=3.0,
+            oracle="naive",
+            bounds=bs.Bounds(range=(0, 1)),
+            directions=1,
+            sharing="record",
+            horizon=10,
+            first_batch=2_000,
+            smoothing=1.0,
+            reach=0.2,
+        ),
         records=users,
         dim=WEIGHTS,
         privacy=bs.Privacy(epsilon=epsilon, delta=1e-7),
-        radius=3.0,  # smoothing + reach x horizon
-        preset="tight",
-        oracle="naive",
-        bounds=bs.Range(0, 1),  # a vote is 0 or 1: that is all that is assumed of a user
-        directions=1,  # two points, so two votes of each user
-        sharing="record",  # each user is asked along a direction of their own
-        horizon=10,
-        first_batch=2_000,
-        smoothing=1.0,
-        reach=0.2,
     )
     with bs.Optimizer(plan, start(), seed=seed, checkpoint=checkpoint) as opt:
         while not opt.done:

@@ -26,7 +26,7 @@ def mutant(name: str, file: str, old: str, new: str, *caught_by: str) -> Mutant:
     return Mutant(name, ((file, old, new),), caught_by)
 
 
-PAPER = "audit --preset paper --records 2000"
+PAPER = "audit --method paper --records 2000"
 TIGHT = "audit --records 2000"
 CLIPPED = (
     "audit --clip 1 --records 2000 --oracle naive --horizon 8 --first-batch 20 --sharing record"

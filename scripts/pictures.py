@@ -19,8 +19,9 @@ from matplotlib.patches import FancyBboxPatch
 
 from blindstep.estimate.directions import Sphere
 from blindstep.estimate.frames import Structured
-from blindstep.optimize.prefix import MECHANISMS, prefix_of
+from blindstep.optimize.prefix import prefix_of
 from blindstep.private import accounting
+from blindstep.private.mechanisms import MECHANISMS
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "images"
 INK = {"light": "#24292f", "dark": "#d5dae1"}

@@ -24,7 +24,7 @@ import jax.extend.core as core
 import numpy as np
 
 import blindstep as bs
-from blindstep.run import ask_tell, compiled, host
+from blindstep.run import ask_tell, compiled
 
 MOST_MODULES = 13
 SOURCE = str(pathlib.Path(bs.__file__).parent)
@@ -36,11 +36,7 @@ Walk = list[str]
 
 def plan_of(sharing: str) -> bs.Plan:
     """A small plan in which every kind of step takes part."""
-    return bs.plan(
-        records=24, dim=3, privacy=bs.Privacy(mu=1.0), radius=0.5, bounds=bs.Clip(1.0, 0.5),
-        rounds=1, horizon=2, period=2, first_batch=4, diff_batch=2, directions=2, mechanism="tree",
-        sharing=sharing,
-    )  # fmt: skip
+    return bs.plan(bs.Tight(radius=0.5, bounds=bs.Bounds(clip=1.0, diff_clip=0.5), rounds=1, horizon=2, period=2, first_batch=4, diff_batch=2, directions=2, mechanism="tree", sharing=sharing), records=24, dim=3, privacy=bs.Privacy(mu=1.0))  # fmt: skip
 
 
 def room(module: str) -> str:
@@ -218,7 +214,7 @@ def by_compiled(plan: bs.Plan) -> tuple[list[Walk], Walk]:
         return value_of_a_record(x @ x - z)
 
     with traced(compiled, "run_round") as walks:
-        bs.minimize(loss, np.zeros(3), DATA, plan=plan, seed=1)
+        bs.minimize(loss, np.zeros(3), DATA, method=plan, seed=1)
     return walks[0], []
 
 
@@ -229,7 +225,9 @@ def by_host(plan: bs.Plan) -> tuple[list[Walk], Walk]:
         def loss(x: np.ndarray, z: float) -> float:
             return VALUE if z == record else z
 
-        host.minimize(loss, np.zeros(3), DATA, plan=plan, seed=1, checkpoint=directory)
+        minimize(
+            loss, np.zeros(3), DATA, method=plan, evaluate=bs.Host(), seed=1, checkpoint=directory
+        )
 
     return _from_outside(plan, run)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from blindstep import History, Result
+from blindstep import Result
+from blindstep.run.result import History
 
 ROOT = Path(__file__).parents[1]
 FINDINGS = {

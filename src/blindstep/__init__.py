@@ -2,187 +2,72 @@
 
 import blindstep as bs
 
-result = bs.minimize(loss, params, data, privacy=bs.Privacy(epsilon=1, delta=1e-6))
+result = bs.minimize(loss, params, data, bs.Privacy(epsilon=1, delta=1e-6))
 print(result.privacy)
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # for type checkers and editors; at run time the table below does it
-    from blindstep.errors import (
-        BlindstepError,
-        BudgetExceeded,
-        CheckpointDamaged,
-        CheckpointError,
-        CheckpointMismatch,
-        CheckpointUnwritable,
-        HopelessPlan,
-        HorizonExceeded,
-        InvalidArgument,
-        LargeDelta,
-        LedgerBusy,
-        LedgerDamaged,
-        LedgerError,
-        LedgerMismatch,
-        LedgerTruncated,
-        LedgerUnreadable,
-        LedgerUnwritable,
-        LossNotFinite,
-        NoEntropy,
-        NoiseReused,
-        ProcessLost,
-        RecordsConsumed,
-        RunsInEvaluationMode,
-        SecretCopied,
-        StorageError,
-        VacuousPlan,
-    )
-    from blindstep.estimate.bounds import Bounds, Clip, Lipschitz, Range
-    from blindstep.estimate.scales import Scales
-    from blindstep.insight.audit import Audit, audit
-    from blindstep.insight.certificate import Certificate, certificate
-    from blindstep.insight.report import report
-    from blindstep.insight.tables import fraction_clipped
-    from blindstep.losses.data_frames import encode
-    from blindstep.losses.engines import EngineLost
-    from blindstep.losses.error_checks import LossFailed
-    from blindstep.planning.plan import Plan
-    from blindstep.planning.planner import plan
-    from blindstep.private.statement import Privacy, Statement
-    from blindstep.run import host
-    from blindstep.run.ask_tell import Optimizer
-    from blindstep.run.compiled import minimize
-    from blindstep.run.result import History, Result
-    from blindstep.run.tune import Tuned, tune
-    from blindstep.run.value import Value, value
+if TYPE_CHECKING:  # what type checkers and editors see; a test holds it against the table below
+    from blindstep import errors as errors
+    from blindstep.estimate.bounds import Bounds as Bounds
+    from blindstep.insight.audit import audit as audit
+    from blindstep.insight.certificate import certificate as certificate
+    from blindstep.insight.report import report as report
+    from blindstep.losses.data_frames import encode as encode
+    from blindstep.losses.engines import Host as Host
+    from blindstep.losses.people import People as People
+    from blindstep.planning.auto import Auto as Auto
+    from blindstep.planning.klt import Klt as Klt
+    from blindstep.planning.paper import Paper as Paper
+    from blindstep.planning.plan import Plan as Plan
+    from blindstep.planning.planner import plan as plan
+    from blindstep.planning.questions import Questions as Questions
+    from blindstep.planning.tight import Tight as Tight
+    from blindstep.private.statement import Privacy as Privacy
+    from blindstep.run.ask_tell import Optimizer as Optimizer
+    from blindstep.run.minimize import minimize as minimize
+    from blindstep.run.result import Result as Result
+    from blindstep.run.tune import tune as tune
+    from blindstep.run.value import value as value
 
 __version__ = "0.2.0"
 
 # Where each name lives. It is imported when it is first asked for (PEP 562): JAX takes a second to
-# import, and whoever asks for help or catches an error need not wait for it.
+# import, and nobody who asks for help or catches an error need wait for it.
 _HOMES = {
-    "Audit": "blindstep.insight.audit",
-    "BlindstepError": "blindstep.errors",
-    "Bounds": "blindstep.estimate.bounds",
-    "BudgetExceeded": "blindstep.errors",
-    "Certificate": "blindstep.insight.certificate",
-    "CheckpointDamaged": "blindstep.errors",
-    "CheckpointError": "blindstep.errors",
-    "CheckpointMismatch": "blindstep.errors",
-    "CheckpointUnwritable": "blindstep.errors",
-    "Clip": "blindstep.estimate.bounds",
-    "EngineLost": "blindstep.losses.engines",
-    "History": "blindstep.run.result",
-    "HopelessPlan": "blindstep.errors",
-    "HorizonExceeded": "blindstep.errors",
-    "InvalidArgument": "blindstep.errors",
-    "LargeDelta": "blindstep.errors",
-    "LedgerBusy": "blindstep.errors",
-    "LedgerDamaged": "blindstep.errors",
-    "LedgerError": "blindstep.errors",
-    "LedgerMismatch": "blindstep.errors",
-    "LedgerTruncated": "blindstep.errors",
-    "LedgerUnreadable": "blindstep.errors",
-    "LedgerUnwritable": "blindstep.errors",
-    "Lipschitz": "blindstep.estimate.bounds",
-    "LossFailed": "blindstep.losses.error_checks",
-    "LossNotFinite": "blindstep.errors",
-    "NoEntropy": "blindstep.errors",
-    "NoiseReused": "blindstep.errors",
-    "Optimizer": "blindstep.run.ask_tell",
-    "Plan": "blindstep.planning.plan",
-    "Privacy": "blindstep.private.statement",
-    "ProcessLost": "blindstep.errors",
-    "Range": "blindstep.estimate.bounds",
-    "RecordsConsumed": "blindstep.errors",
-    "Result": "blindstep.run.result",
-    "RunsInEvaluationMode": "blindstep.errors",
-    "Scales": "blindstep.estimate.scales",
-    "SecretCopied": "blindstep.errors",
-    "Statement": "blindstep.private.statement",
-    "StorageError": "blindstep.errors",
-    "Tuned": "blindstep.run.tune",
-    "VacuousPlan": "blindstep.errors",
-    "Value": "blindstep.run.value",
-    "audit": "blindstep.insight.audit",
-    "certificate": "blindstep.insight.certificate",
-    "encode": "blindstep.losses.data_frames",
-    "fraction_clipped": "blindstep.insight.tables",
-    "host": "blindstep.run",
-    "minimize": "blindstep.run.compiled",
-    "plan": "blindstep.planning.planner",
-    "report": "blindstep.insight.report",
-    "tune": "blindstep.run.tune",
-    "value": "blindstep.run.value",
+    "Auto": "planning.auto",
+    "Bounds": "estimate.bounds",
+    "Host": "losses.engines",
+    "Klt": "planning.klt",
+    "Optimizer": "run.ask_tell",
+    "Paper": "planning.paper",
+    "People": "losses.people",
+    "Plan": "planning.plan",
+    "Privacy": "private.statement",
+    "Questions": "planning.questions",
+    "Result": "run.result",
+    "Tight": "planning.tight",
+    "audit": "insight.audit",
+    "certificate": "insight.certificate",
+    "encode": "losses.data_frames",
+    "errors": "errors",
+    "minimize": "run.minimize",
+    "plan": "planning.planner",
+    "report": "insight.report",
+    "tune": "run.tune",
+    "value": "run.value",
 }
-
-__all__ = [
-    "Audit",
-    "BlindstepError",
-    "Bounds",
-    "BudgetExceeded",
-    "Certificate",
-    "CheckpointDamaged",
-    "CheckpointError",
-    "CheckpointMismatch",
-    "CheckpointUnwritable",
-    "Clip",
-    "EngineLost",
-    "History",
-    "HopelessPlan",
-    "HorizonExceeded",
-    "InvalidArgument",
-    "LargeDelta",
-    "LedgerBusy",
-    "LedgerDamaged",
-    "LedgerError",
-    "LedgerMismatch",
-    "LedgerTruncated",
-    "LedgerUnreadable",
-    "LedgerUnwritable",
-    "Lipschitz",
-    "LossFailed",
-    "LossNotFinite",
-    "NoEntropy",
-    "NoiseReused",
-    "Optimizer",
-    "Plan",
-    "Privacy",
-    "ProcessLost",
-    "Range",
-    "RecordsConsumed",
-    "Result",
-    "RunsInEvaluationMode",
-    "Scales",
-    "SecretCopied",
-    "Statement",
-    "StorageError",
-    "Tuned",
-    "VacuousPlan",
-    "Value",
-    "audit",
-    "certificate",
-    "encode",
-    "fraction_clipped",
-    "host",
-    "minimize",
-    "plan",
-    "report",
-    "tune",
-    "value",
-]
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
     """The public name, imported from where it lives and kept."""
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in _HOMES:
         raise AttributeError(f"module 'blindstep' has no attribute {name!r}")
-    module = import_module(home)
-    found = getattr(module, name, None)
-    # `host` is a module itself.
-    globals()[name] = import_module(f"{home}.{name}") if found is None else found
+    module = import_module(f"blindstep.{_HOMES[name]}")
+    globals()[name] = getattr(module, name, module)  # `errors` is a module itself
     return globals()[name]
 
 

@@ -17,11 +17,13 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, dataclass_transform
 
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
+_Record = TypeVar("_Record", bound=type)
 
 
 class BlindstepError(Exception):
@@ -58,6 +60,10 @@ class HopelessPlan(UserWarning):
 
 class LossNotFinite(UserWarning):
     """The loss was not finite for any made-up record: it may count 0 for everybody."""
+
+
+class ClassesFromData(UserWarning):
+    """A classifier was fitted without `classes`: the labels that occur in `y` are public then."""
 
 
 class RunsInEvaluationMode(UserWarning):
@@ -121,6 +127,22 @@ def answers_typos(function: Callable[_Arguments, _Answer]) -> Callable[_Argument
         return function(*args, **kwargs)
 
     return answering
+
+
+@dataclass_transform(frozen_default=True)
+def typed_record(cls: _Record) -> _Record:
+    """A frozen dataclass that answers an argument that it does not have with the nearest name."""
+    made: Any = dataclass(frozen=True)(cls)
+    made.__init__ = answers_typos(made.__init__)
+    return made
+
+
+class EngineLost(BlindstepError):
+    """The workers cannot be reached any more. The step was not released and can be repeated."""
+
+
+class LossFailed(BlindstepError):
+    """The loss raised inside the compiled program. The steps it was computing are not released."""
 
 
 class StorageError(BlindstepError):

@@ -170,7 +170,7 @@ def test_first_order_has_the_plans_of_values():
     ]
     assert [plan.estimate for plan in plans] == ["values", "gradient"] * 2
     for own, turned in zip(plans[:2], plans[2:], strict=True):
-        assert turned.bounds.first_clip == 2.5 * own.bounds.first_clip
+        assert turned.bounds.clip == 2.5 * own.bounds.clip
         assert turned.passes == round(0.4 * own.passes)
 
 

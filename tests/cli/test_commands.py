@@ -18,7 +18,7 @@ KEYS = {
     *("release_std_mean", "mu", "epsilon", "delta", "tolerance"),
 }
 SMALL = ["--mu", "1", "--radius", "0.1", "--lipschitz", "1", "--gap", "1"]
-PLAN = ["plan", "--preset", "paper", "--records", "1000000", "--dim", "100", *SMALL]
+PLAN = ["plan", "--method", "paper", "--records", "1000000", "--dim", "100", *SMALL]
 
 
 def run(*arguments):
@@ -74,17 +74,17 @@ def test_tables_for_people():
         (["privacy", "--mu", "1", "--delta", "1"], "delta must be below 1"),
         ([*PLAN[:-1], "0"], "gap must be above 0"),
         ([*PLAN, "--horizon", "600000"], "needs 1200000 records"),
-        ([*PLAN, "--preset", "magic"], "preset must be one of"),
+        ([*PLAN, "--method", "magic"], "preset must be one of"),
         ([*PLAN, "--horizon", "16", "--mu", "100"], "Give an epsilon of at most"),
         (
-            ["plan", "--preset", "paper", "--records", "1000", "--dim", "9", *SMALL],
+            ["plan", "--method", "paper", "--records", "1000", "--dim", "9", *SMALL],
             "promises nothing",
         ),
         (
             ["plan", "--records", "10000", "--dim", "9", "--mu", "1", "--diff-clip", "2"],
             "--diff-clip 2.0: a run that finds its own scales takes no such choice",
         ),
-        ([*PLAN[:1], *PLAN[3:], "--preset", "auto"], "--radius 0.1, --lipschitz 1.0, --gap 1.0"),
+        ([*PLAN[:1], *PLAN[3:], "--method", "auto"], "--radius 0.1, --lipschitz 1.0, --gap 1.0"),
         (["plan", "--dim", "9", "--mu", "1"], "records are missing"),
         (["ledger", "show", "nowhere.jsonl"], "nowhere.jsonl"),
         (["report", "nowhere"], "nowhere is no run directory"),
@@ -103,7 +103,7 @@ def test_errors_are_one_line_without_a_traceback(arguments, says):
 
 
 def test_tolerance_to_records():
-    wanted = ["--preset", "paper", "--tolerance", "0.5", "--dim", "5", *SMALL]
+    wanted = ["--method", "paper", "--tolerance", "0.5", "--dim", "5", *SMALL]
     assert json.loads(run("plan", *wanted, "--json").stdout)["tolerance"] <= 0.5
 
 

@@ -22,9 +22,9 @@ COUNTS = ["--records", "--dim", "--horizon", "--period", "--rounds", "--passes",
 COUNTS += ["--diff-batch", "--directions", "--evaluations"]
 AMOUNTS = ["--mu", "--epsilon", "--delta", "--radius", "--tolerance", "--lipschitz", "--gap"]
 AMOUNTS += ["--clip", "--diff-clip", "--smoothing", "--reach"]
-CHOICES = ["--preset", "--oracle", "--mechanism", "--sampler", "--sharing"]
+CHOICES = ["--method", "--oracle", "--mechanism", "--sampler", "--sharing"]
 KNOWN = {
-    "--preset": ["tight", "paper", "klt"],
+    "--method": ["tight", "paper", "klt"],
     "--oracle": ["naive", "variance-reduced"],
     "--mechanism": ["independent", "tree", "sqrt", "blt"],
     "--sampler": ["sphere", "haar", "structured"],

@@ -21,11 +21,15 @@ def absolute(params, record):
     return np.sum(np.abs(np.asarray(params) - record))
 
 
-def tried(name, minimize=bs.minimize, *, loss=lambda p, z: jnp.sum(p - z), data=data, **given):
-    choices = {"privacy": bs.Privacy(epsilon=1), "radius": 0.5, "bounds": bs.Clip(1.0), **given}
+def tried(name, call=bs.minimize, *, loss=lambda p, z: jnp.sum(p - z), data=data, **given):
+    known = {"radius": 0.5, "bounds": bs.Bounds(clip=1.0)}
+    known |= {each: given.pop(each) for each in ("bounds", "lipschitz") if each in given}
     try:
-        minimize(loss, np.zeros(2), data, **choices)
-    except bs.BlindstepError as error:
+        host = bs.Host(**given.pop("host")) if "host" in given else None
+        method = given.pop("method") if "method" in given else bs.Tight(**known)
+        call(loss, np.zeros(2), data, **{"privacy": bs.Privacy(epsilon=1), **given},
+             method=method, evaluate=host)
+    except bs.errors.BlindstepError as error:
         said[name] = str(error)
 
 
@@ -35,13 +39,13 @@ tried("frame", data=pd.DataFrame({"name": ["Ada"] * 50}))
 tried("list", data={"a": [1.0, 2.0]})
 tried("text", data=np.array(["Ada"] * 50))
 tried("numpy", loss=absolute)
-tried("executor", bs.host.minimize, loss=absolute, executor=2)
-tried("map", bs.host.minimize, loss=absolute, map=2)
+tried("executor", loss=absolute, host={"executor": 2})
+tried("map", loss=absolute, host={"map": 2})
 tried("budget", budget=4.0, ledger="people.jsonl")
 tried("privacy", privacy=1.0)
-tried("privacy alone", privacy=1.0, radius=None, bounds=None)
+tried("privacy alone", privacy=1.0, method=None)
 tried("epsilon", privacy=bs.Privacy(epsilon=1000), checkpoint="run")
-tried("host loss", bs.host.minimize, loss=lambda p, z: p - z, checkpoint="run")
+tried("host loss", loss=lambda p, z: p - z, checkpoint="run", host={})
 tried("scales", lambda *_, **__: bs.encode({"a": [1.0]}, scales={"a": 3}))
 tried("no directory", checkpoint=sys.executable + "/run")
 os.mkdir("locked")
@@ -51,12 +55,12 @@ os.rmdir("locked")
 print(json.dumps(said))
 """
 EXPECTED = {
-    "bounds": "bounds must be made of Clip, Lipschitz and Range, such as bounds=Clip(1.0), got 1.0",
-    "bounds beside lipschitz": "bounds must be made of Clip",
+    "bounds": "bounds must be blindstep.Bounds, such as bounds=Bounds(clip=1.0), got 1.0",
+    "bounds beside lipschitz": "bounds must be blindstep.Bounds",
     "frame": "data['name'] has dtype <U3: a loss computes with numbers. Turn categories into features",
     "list": "data['a'][0] is a float, not an array",
     "text": "data has dtype <U3: a loss computes with numbers",
-    "numpy": "JAX cannot trace the loss",
+    "numpy": "needs evaluate=blindstep.Host()",
     "executor": "executor must be a concurrent.futures executor",
     "map": "map must be a function like the builtin map, got 2",
     "budget": "budget must be a Privacy, such as Privacy(epsilon=4), got 4.0",

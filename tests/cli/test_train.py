@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from blindstep.cli import app
 from blindstep.cli import train as command
-from blindstep.estimate.bounds import Clip
+from blindstep.estimate.bounds import Bounds
 from blindstep.ledger import data_ledger
+from blindstep.planning.auto import Auto
 from blindstep.planning.planner import plan as make_plan
 from blindstep.private.statement import Privacy
 
@@ -122,14 +123,14 @@ def test_a_run_without_a_radius_is_that_of_four_arguments(folder, monkeypatch):
     done, plan, _ = planned(folder, monkeypatch, fixed=ALONE)
     assert "lipschitz, gap in the file: for runs with --radius" in words(done.stderr)
     privacy = Privacy(epsilon=4)
-    made = make_plan(dim=2, records=2_000, privacy=privacy, evaluations=2**30)
+    made = make_plan(Auto(evaluations=2**30), dim=2, records=2_000, privacy=privacy)
     assert plan == made  # two directions and 160 steps are all that evaluations can buy
     _, plan, _ = planned(folder, monkeypatch, "--evaluations", "100000", fixed=ALONE)
     assert plan.evaluations <= 100_000
-    _, plan, _ = planned(folder, monkeypatch, "--preset", "auto", fixed=ALONE)
+    _, plan, _ = planned(folder, monkeypatch, "--method", "auto", fixed=ALONE)
     assert plan == made
     _, plan, _ = planned(folder, monkeypatch)
-    assert plan.preset == "tight"
+    assert plan.method == "tight"
 
 
 def test_people_share_the_evaluations_of_their_rows(folder, monkeypatch):
@@ -167,7 +168,7 @@ def test_without_a_bound_a_run_with_a_radius_clips_to_norm_1_and_says_so(folder,
     done, plan, _ = planned(folder, monkeypatch)
     assert "clipped to norm 1" in words(done.stderr)
     assert "so parameters move at most" in words(done.stderr)
-    assert plan.bounds == Clip(1.0)
+    assert plan.bounds == Bounds(clip=1.0)
 
 
 def test_an_interrupted_run_says_how_to_go_on(folder, monkeypatch):
@@ -186,7 +187,7 @@ def test_what_the_file_knows_is_used_and_the_command_line_wins(folder, monkeypat
     assert plan.tolerance is not None
     _, plan, _ = planned(folder, monkeypatch, "--lipschitz", "3", "--clip", "1")
     assert plan.bounds.lipschitz == 3.0
-    assert plan.bounds.first_clip <= 1.0
+    assert plan.bounds.clip <= 1.0
     (folder / "problem.py").write_text(GOOD + "import blindstep\nbounds = blindstep.Range(0, 2)\n")
     _, plan, _ = planned(folder, monkeypatch, "--passes", "3")
     assert (plan.bounds.width, plan.passes) == (2.0, 3)
@@ -250,7 +251,7 @@ def test_what_is_wrong_with_a_problem_file_is_said(folder, change, says):
         (("--epsilon", "1e30"), "epsilon must be at most"),
         (("--budget", "0"), "epsilon must be above 0"),
         (("--clip", "-1"), "clip"),
-        (("--preset", "auto"), "--radius 0.5: a run that finds its own scales takes no such"),
+        (("--method", "auto"), "--radius 0.5: a run that finds its own scales takes no such"),
     ],
 )
 def test_a_refusal_comes_before_anything_is_spent(folder, options, says):
@@ -276,7 +277,7 @@ def test_what_only_a_run_with_a_radius_has_is_refused_without(folder, option):
 
 
 def test_a_preset_that_needs_a_radius_says_so(folder):
-    done = train("--preset", "paper", "--lipschitz", "1", fixed=ALONE)
+    done = train("--method", "paper", "--lipschitz", "1", fixed=ALONE)
     assert done.exit_code == 2
     assert "preset paper needs a radius" in done.stderr
 

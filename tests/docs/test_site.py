@@ -84,7 +84,10 @@ def test_how_many_records_a_run_wants():
 
     def steps(factor, dim):
         plan = blindstep.plan(
-            dim=dim, records=math.ceil(factor * math.sqrt(dim) / budget.mu), privacy=budget
+            blindstep.Auto(),
+            dim=dim,
+            records=math.ceil(factor * math.sqrt(dim) / budget.mu),
+            privacy=budget,
         )
         return plan.rounds * plan.horizon
 

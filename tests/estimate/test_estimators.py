@@ -13,20 +13,19 @@ from scipy import stats
 
 import reference
 from blindstep.errors import InvalidArgument
-from blindstep.estimate.bounds import Bounds, Clip, Lipschitz, Range
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Sphere, join
 from blindstep.estimate.estimators import Query, Sharing, ValueEstimator
 from blindstep.estimate.frames import Haar
-from blindstep.planning.theory import frame_moments, sphere_moments
 from blindstep.private.schedule import Kind
 
 SIGNIFICANCE = 1e-6
 DIM, NUMBER, SMOOTHING, DISTANCE = 4, 3, 0.25, 0.15
 ALL_BOUNDS = [
-    Clip(0.7, 0.3),
-    Lipschitz(1.0),
-    Range(0.0, 0.1),
-    Lipschitz(2.0) & Range(-1.0, 1.0) & Clip(1.0, 0.5),
+    Bounds(clip=0.7, diff_clip=0.3),
+    Bounds(lipschitz=1.0),
+    Bounds(range=(0.0, 0.1)),
+    Bounds(lipschitz=2.0) & Bounds(range=(-1.0, 1.0)) & Bounds(clip=1.0, diff_clip=0.5),
 ]
 # Of a point and a record, in NumPy.
 LOSSES = {
@@ -42,7 +41,7 @@ LOSSES = {
 every_kind = pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.name)
 
 
-def make(bounds=Lipschitz(1.0), dim=DIM, number=NUMBER, sampler=None, reach=1.0, **more):  # noqa: B008
+def make(bounds=Bounds(lipschitz=1.0), dim=DIM, number=NUMBER, sampler=None, reach=1.0, **more):  # noqa: B008
     return ValueEstimator(dim, number, sampler or Sphere(), SMOOTHING, reach, bounds, **more)
 
 
@@ -102,7 +101,7 @@ anything = st.floats(allow_nan=True, allow_infinity=True)
 @given(
     st.one_of(*(st.lists(kind, min_size=6, max_size=6) for kind in (finite, anything))),
     st.sampled_from([Sphere(), Haar()]),
-    st.sampled_from([Lipschitz(1.0), Range(0.0, 0.1)]),
+    st.sampled_from([Bounds(lipschitz=1.0), Bounds(range=(0.0, 0.1))]),
 )
 def test_values_that_are_not_finite_give_nan_and_all_others_stay_within_the_record_bound(
     kind, values, sampler, bounds
@@ -132,17 +131,17 @@ def test_a_worst_case_reaches_the_record_bound(kind, bounds, sampler, sharing, d
     values = np.stack([np.full(number, 1e6), np.full(number, -1e6)])
     found = np.asarray(estimator.coefficients(query, jnp.asarray(values)))
     vector = found if estimator.shared else found @ directions_of(estimator)
-    clip = bounds.first_clip if kind is Kind.GRAD else bounds.diff_clip
+    clip = bounds.clip if kind is Kind.GRAD else bounds.diff_clip
     length = min(np.linalg.norm(vector), clip)
     assert length == pytest.approx(estimator.record_bound(kind), rel=1e-12)
 
 
 def test_record_bounds_are_those_of_the_lemmas():
     # Replacing one record of b moves the mean by 2 record_bound / b: 2dL/b, and 4dL/(bT) at D = h/T.
-    paper = make(Lipschitz(2.0), 7, 7, reach=SMOOTHING / 5)
+    paper = make(Bounds(lipschitz=2.0), 7, 7, reach=SMOOTHING / 5)
     assert paper.record_bound(Kind.GRAD) == pytest.approx(7 * 2.0)
     assert paper.record_bound(Kind.DIFF) == pytest.approx(2 * 7 * 2.0 / 5)
-    frame = make(Lipschitz(2.0), 7, 3, Haar(), reach=SMOOTHING / 5)
+    frame = make(Bounds(lipschitz=2.0), 7, 3, Haar(), reach=SMOOTHING / 5)
     assert frame.record_bound(Kind.GRAD) == pytest.approx(7 * 2.0 / math.sqrt(3))
 
 
@@ -202,7 +201,7 @@ def estimates(estimator, loss, query, keys, records):
 @pytest.mark.parametrize("sampler", [Sphere(), Haar()], ids=lambda s: s.name)
 def test_unbiased_for_the_smoothed_gradient(kind, sampler):
     # The smoothing of a quadratic has the gradient of the quadratic: x - z.
-    estimator, query = make(Lipschitz(100.0), 3, 2, sampler, reach=10.0), query_at(kind, 3)
+    estimator, query = make(Bounds(lipschitz=100.0), 3, 2, sampler, reach=10.0), query_at(kind, 3)
     keys = jax.random.split(jax.random.key(7), 20_000)
     loss = lambda x, z: 0.5 * jnp.sum((x - z) ** 2)  # noqa: E731
     found = np.asarray(estimates(estimator, loss, query, keys, jnp.zeros((20_000, 3))))
@@ -219,12 +218,12 @@ def test_unbiased_for_the_smoothed_gradient(kind, sampler):
 @pytest.mark.parametrize("sampler", [Sphere(), Haar()], ids=lambda s: s.name)
 def test_second_moments_are_below_the_planners_bounds_and_these_below_the_paper(kind, sampler):
     dim, slope = 6, DISTANCE / SMOOTHING
-    estimator, query = make(Lipschitz(10.0), dim, dim, sampler), query_at(kind, dim)
+    estimator, query = make(Bounds(lipschitz=10.0), dim, dim, sampler), query_at(kind, dim)
     records = query.point + 0.5 * jax.random.normal(jax.random.key(5), (4000, dim))
     keys = jax.random.split(jax.random.key(1), 4000)
     loss = lambda x, z: jnp.linalg.norm(x - z)  # noqa: E731
     moment = np.square(estimates(estimator, loss, query, keys, records)).sum(1).mean()
-    moments = (frame_moments if sampler.orthonormal else sphere_moments)(dim, dim)
+    moments = sampler.moments(dim, dim)
     bound = moments.grad if kind is Kind.GRAD else moments.diff * slope**2
     printed = {
         Kind.GRAD: reference.grad_variance_bound(dim, 1.0, 1),
@@ -239,21 +238,21 @@ def test_second_moments_are_below_the_planners_bounds_and_these_below_the_paper(
 
 
 def test_bounds_combine_to_the_smallest():
-    both = Lipschitz(2.0) & Range(0, 3) & Lipschitz(1.0) & Clip(5.0)
-    assert both == Bounds(lipschitz=1.0, width=3.0, first_clip=5.0)
+    both = Bounds(lipschitz=2.0) & Bounds(range=(0, 3)) & Bounds(lipschitz=1.0) & Bounds(clip=5.0)
+    assert both == Bounds(lipschitz=1.0, range=(0.0, 3.0), clip=5.0)
 
 
 @pytest.mark.parametrize(
     ("make_bad", "says"),
     [
-        (lambda: Lipschitz(0.0), "lipschitz"),
-        (lambda: Lipschitz(math.nan), "lipschitz"),
-        (lambda: Range(1.0, 1.0), "low < high"),
-        (lambda: Range(0.0, math.inf), "high"),
-        (lambda: Clip(-1.0), "first clip"),
-        (lambda: Clip(1.0, 0.0), "diff clip"),
+        (lambda: Bounds(lipschitz=0.0), "lipschitz"),
+        (lambda: Bounds(lipschitz=math.nan), "lipschitz"),
+        (lambda: Bounds(range=(1.0, 1.0)), "low < high"),
+        (lambda: Bounds(range=(0.0, math.inf)), "range"),
+        (lambda: Bounds(clip=-1.0), "clip"),
+        (lambda: Bounds(clip=1.0, diff_clip=0.0), "diff_clip"),
         (lambda: make(Bounds()), "nothing bounds"),
-        (lambda: Clip(1.0).require_finite(needs_diff=True), "difference"),
+        (lambda: Bounds(clip=1.0).require_finite(needs_diff=True), "difference"),
         (lambda: make(number=5, sampler=Haar()), "at most dim = 4"),
     ],
 )

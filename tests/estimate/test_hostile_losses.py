@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blindstep.estimate.bounds import Clip, Lipschitz, Range
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Sphere
 from blindstep.estimate.estimators import Query, Sharing, ValueEstimator
 from blindstep.estimate.frames import Haar, Structured
@@ -21,10 +21,12 @@ from hostile import table_loss, tables
 
 CASES, BATCH, DIM, TABLE = 400, 6, 4, 16
 ESTIMATORS = {
-    "own sphere": ValueEstimator(DIM, 4, Sphere(), 0.1, 0.1, Lipschitz(1.0)),
-    "own haar": ValueEstimator(DIM, 2, Haar(), 0.1, 0.1, Clip(1.0, 0.1)),
-    "own structured": ValueEstimator(DIM, 2, Structured(), 0.1, 0.1, Range(-1, 1)),
-    "shared": ValueEstimator(DIM, 2, Structured(), 0.1, 0.1, Clip(1.0, 0.1), Sharing.BLOCK),
+    "own sphere": ValueEstimator(DIM, 4, Sphere(), 0.1, 0.1, Bounds(lipschitz=1.0)),
+    "own haar": ValueEstimator(DIM, 2, Haar(), 0.1, 0.1, Bounds(clip=1.0, diff_clip=0.1)),
+    "own structured": ValueEstimator(DIM, 2, Structured(), 0.1, 0.1, Bounds(range=(-1, 1))),
+    "shared": ValueEstimator(
+        DIM, 2, Structured(), 0.1, 0.1, Bounds(clip=1.0, diff_clip=0.1), Sharing.BLOCK
+    ),
 }
 
 

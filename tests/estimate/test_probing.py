@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import reference
 from blindstep.estimate import chunks, draws
-from blindstep.estimate.bounds import Clip, Lipschitz
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.chunks import Chunk
 from blindstep.estimate.directions import Sphere, join
 from blindstep.estimate.estimators import Query, Sharing, ValueEstimator
@@ -36,7 +36,7 @@ every_kind = pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.n
 @functools.cache
 def make(sharing, dim=DIM, number=NUMBER, sampler=None, precision="float64", bounds=None):
     sampler = sampler or (Haar() if sharing is Sharing.BLOCK else Sphere())
-    bounds = bounds or Lipschitz(1.0)
+    bounds = bounds or Bounds(lipschitz=1.0)
     return ValueEstimator(dim, number, sampler, 0.25, 0.1, bounds, sharing, precision)
 
 
@@ -114,7 +114,12 @@ def rise(x, z):
 @pytest.mark.parametrize("chunk", [Chunk(6, NUMBER, 6), Chunk(2, 2, 4)])
 def test_no_slope_is_too_steep_for_single_precision(slope, chunk):
     """A vector whose norm overflows would count 0; one that is finite is clipped and counts."""
-    estimator = make(Sharing.RECORD, sampler=Sphere(), precision="float32", bounds=Clip(1.0, 1.0))
+    estimator = make(
+        Sharing.RECORD,
+        sampler=Sphere(),
+        precision="float32",
+        bounds=Bounds(clip=1.0, diff_clip=1.0),
+    )
     found = np.asarray(vectors(estimator, rise, query_at(Kind.GRAD), slope + 0 * DATA, chunk))
     assert found.dtype == np.float64
     norms = np.linalg.norm(found, axis=1)

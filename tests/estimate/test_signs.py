@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blindstep.estimate.bounds import Clip
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Signs, seeds, words
 from blindstep.estimate.estimators import Query, Sharing, ValueEstimator
 from blindstep.private.schedule import Kind
@@ -34,7 +34,7 @@ def test_directions_have_length_1_and_do_not_depend_on_how_they_are_asked_for():
 def test_one_side_shows_the_slopes_and_not_what_all_directions_share():
     dim, q, h = 50, 8, 0.5
     estimator = ValueEstimator(
-        dim, q, Signs(), h, 1.0, Clip(1e6), Sharing.BLOCK, "float64", curve=0.0, sides=1
+        dim, q, Signs(), h, 1.0, Bounds(clip=1e6), Sharing.BLOCK, "float64", curve=0.0, sides=1
     )
     nowhere = jnp.zeros(1)
     query = Query(nowhere, nowhere, jax.random.key(0), Kind.GRAD)

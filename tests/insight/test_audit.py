@@ -13,22 +13,23 @@ from blindstep.insight import audit as auditing
 from blindstep.insight import audit_bounds as bounds
 from blindstep.insight.audit_bounds import audit_table, save_plot
 from blindstep.insight.audit_scene import Scene
-from blindstep.optimize.prefix import MECHANISMS
 from blindstep.private import accounting, gate
+from blindstep.private.mechanisms import MECHANISMS
 from blindstep.private.noise import fresh_keys
 from blindstep.private.schedule import Schedule
 from blindstep.private.terms import Terms
+from plans import plan_of
 
 
-def plan(preset="paper", dim=3, records=600, **choices):
+def plan(method="paper", dim=3, records=600, **choices):
     if "bounds" not in choices:
         choices |= {"lipschitz": 1.0, "gap": 1.0}
-    return bs.plan(
+    return plan_of(
         dim=dim,
         records=records,
         privacy=bs.Privacy(mu=1.0),
         radius=0.1,
-        preset=preset,
+        method=method,
         **choices,
     )
 
@@ -147,17 +148,17 @@ def test_a_plan_with_the_papers_epsilon_is_broken(honest):
 @pytest.mark.slow
 def test_canaries_in_one_run():
     honest = plan(horizon=4, records=4000)
-    found = bs.audit(honest, method="one-run", seed=0)
+    found = bs.audit(honest, attack="one-run", seed=0)
     assert found.holds
     assert found.pairs == honest.rounds
     assert 0.25 < found.lower_bound_mu <= found.claimed_mu
-    assert bs.audit(with_noise(honest, 0.5), method="one-run", seed=0).verdict == "BROKEN"
+    assert bs.audit(with_noise(honest, 0.5), attack="one-run", seed=0).verdict == "BROKEN"
 
 
 def test_refusals(honest):
-    with pytest.raises(bs.InvalidArgument, match="method must be"):
-        bs.audit(honest, method="gut feeling")
-    with pytest.raises(bs.InvalidArgument, match="longer than an audit"):
+    with pytest.raises(bs.errors.InvalidArgument, match="attack must be"):
+        bs.audit(honest, attack="gut feeling")
+    with pytest.raises(bs.errors.InvalidArgument, match="longer than an audit"):
         bs.audit(dataclasses.replace(honest, period=5000, horizon=5000, records=10**6))
 
 
@@ -170,19 +171,19 @@ def test_for_people_and_machines(audited, tmp_path):
     assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
 
 
-# -- every preset and mechanism, and bugs in the gate: `make test-deep` -----------------------------
+# -- every method and mechanism, and bugs in the gate: `make test-deep` -----------------------------
 
 
-VARIANCE_REDUCED = {"preset": "tight", "oracle": "variance-reduced", "first_batch": 30}
+VARIANCE_REDUCED = {"method": "tight", "oracle": "variance-reduced", "first_batch": 30}
 VARIANCE_REDUCED |= {"diff_batch": 10, "horizon": 7, "period": 7}
 CASES = {
     "paper, T = 1": {"horizon": 1},
     "paper": {"horizon": 16, "dim": 10, "records": 100_000},
-    "tight": {"preset": "tight", "dim": 10, "records": 100_000},
-    "klt": {"preset": "klt", "dim": 10, "records": 1_000},
+    "tight": {"method": "tight", "dim": 10, "records": 100_000},
+    "klt": {"method": "klt", "dim": 10, "records": 1_000},
     # With a clip norm and no Lipschitz bound all passes are taken.
-    "9 passes": {"preset": "tight", "bounds": bs.Clip(1.0), "horizon": 4, "passes": 9},
-    "3 passes": VARIANCE_REDUCED | {"bounds": bs.Clip(1.0, 0.5), "passes": 3},
+    "9 passes": {"method": "tight", "bounds": bs.Bounds(clip=1.0), "horizon": 4, "passes": 9},
+    "3 passes": VARIANCE_REDUCED | {"bounds": bs.Bounds(clip=1.0, diff_clip=0.5), "passes": 3},
     "own spheres": VARIANCE_REDUCED | {"sampler": "sphere", "sharing": "record"},
     "shared spheres": VARIANCE_REDUCED | {"sampler": "sphere", "sharing": "block", "directions": 5},
 }
@@ -194,13 +195,13 @@ for mechanism in MECHANISMS:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_audit_of_every_preset_and_mechanism(name):
+def test_audit_of_every_method_and_mechanism(name):
     made = plan(**CASES[name])
     found = bs.audit(made, seed=0)
     assert found.holds, found.reason
     assert 0.9 * found.claimed_mu < found.lower_bound_mu <= found.claimed_mu
     assert found.claimed_mu == pytest.approx(made.mu, rel=1e-5)
-    if made.preset != "paper":
+    if made.method != "paper":
         assert found.claimed_mu == pytest.approx(made.privacy.mu, rel=1e-6)
     # A small mu of one pass is measured on several records at once.
     assert found.passes == (int(name[0]) if "passes" in name else 1)

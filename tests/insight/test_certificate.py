@@ -90,7 +90,7 @@ def test_within_five_percent_by_values(name):
         RADIUS,
         public=True,
         method="values",
-        bounds=bs.Lipschitz(slope),
+        bounds=bs.Bounds(lipschitz=slope),
         samples=samples,
         seed=1,
     )
@@ -141,10 +141,10 @@ def test_a_step_has_no_derivative_to_trust():
         return jnp.where(x[0] > z[0], 1.0, 0.0)
 
     for method in ("auto", "autodiff"):
-        with pytest.raises(bs.InvalidArgument, match="does not add up"):
+        with pytest.raises(bs.errors.InvalidArgument, match="does not add up"):
             bs.certificate(wrong, np.zeros(1), data, RADIUS, public=True, method=method)
     made = bs.certificate(
-        wrong, np.zeros(1), data, RADIUS, public=True, bounds=bs.Range(0, 1), seed=0
+        wrong, np.zeros(1), data, RADIUS, public=True, bounds=bs.Bounds(range=(0, 1)), seed=0
     )
     assert made.method == "values"
     assert made.norm_bound > 1.0  # the share of records passed grows by 1 / 0.6 per unit
@@ -158,7 +158,7 @@ def test_a_batch_of_records_is_estimated_with_confidence():
         RADIUS,
         public=True,
         batch=10,
-        bounds=bs.Lipschitz(2.0),
+        bounds=bs.Bounds(lipschitz=2.0),
         seed=0,
     )
     assert made.confidence == 0.999
@@ -167,7 +167,12 @@ def test_a_batch_of_records_is_estimated_with_confidence():
 
 
 def test_a_seed_repeats_it():
-    options = {"public": True, "method": "values", "bounds": bs.Lipschitz(2.0), "samples": 200}
+    options = {
+        "public": True,
+        "method": "values",
+        "bounds": bs.Bounds(lipschitz=2.0),
+        "samples": 200,
+    }
     made = [
         bs.certificate(leaning, off_by(0), VOTES[:20], RADIUS, seed=seed, **options)
         for seed in (4, 4, 5)
@@ -181,11 +186,17 @@ def test_any_python_function_will_do():
         return abs(float(x[0])) + float(z[0]) * float(x[0])
 
     made = bs.certificate(
-        plain, off_by(-1.5), VOTES[:20], RADIUS, public=True, bounds=bs.Lipschitz(2.0), samples=2000
+        plain,
+        off_by(-1.5),
+        VOTES[:20],
+        RADIUS,
+        public=True,
+        bounds=bs.Bounds(lipschitz=2.0),
+        samples=2000,
     )
     assert made.method == "values"
     assert 0.6 <= made.norm_bound <= 0.75
-    with pytest.raises(bs.InvalidArgument, match="cannot trace"):
+    with pytest.raises(bs.errors.InvalidArgument, match="cannot trace"):
         bs.certificate(plain, off_by(0), VOTES[:20], RADIUS, public=True, method="autodiff")
 
 
@@ -194,26 +205,26 @@ def test_any_python_function_will_do():
     [
         ("whose records", {}),
         ("whose records", {"public": True, "privacy": bs.Privacy(1.0), "ledger": "x"}),
-        ("give ledger", {"privacy": bs.Privacy(1.0), "bounds": bs.Lipschitz(1.0)}),
+        ("give ledger", {"privacy": bs.Privacy(1.0), "bounds": bs.Bounds(lipschitz=1.0)}),
         ("leave out ledger", {"public": True, "ledger": "x"}),
         ("method must be", {"public": True, "method": "best"}),
         ("give bounds", {"public": True, "method": "values"}),
         ("give bounds", {"public": True, "batch": 3}),
         ("not below the radius", {"public": True, "method": "values", "smoothing": 1.0}),
-        ("steeper", {"public": True, "method": "values", "bounds": bs.Lipschitz(0.5)}),
-        ("steeper", {"public": True, "batch": 3, "bounds": bs.Lipschitz(0.5)}),
+        ("steeper", {"public": True, "method": "values", "bounds": bs.Bounds(lipschitz=0.5)}),
+        ("steeper", {"public": True, "batch": 3, "bounds": bs.Bounds(lipschitz=0.5)}),
         ("confidence", {"public": True, "confidence": 2.0}),
     ],
 )
 def test_refusals(says, options):
     if options.get("method") == "values" and "smoothing" in options:
-        options = options | {"bounds": bs.Lipschitz(2.0)}
-    with pytest.raises(bs.InvalidArgument, match=says):
+        options = options | {"bounds": bs.Bounds(lipschitz=2.0)}
+    with pytest.raises(bs.errors.InvalidArgument, match=says):
         bs.certificate(leaning, off_by(0), VOTES, RADIUS, **options)
 
 
 def test_a_loss_that_is_not_finite_is_refused():
-    with pytest.raises(bs.InvalidArgument, match="not finite"):
+    with pytest.raises(bs.errors.InvalidArgument, match="not finite"):
         bs.certificate(
             lambda x, z: jnp.log(z[0]) + x[0], off_by(0), -np.ones((3, 1)), RADIUS, public=True
         )

@@ -35,7 +35,7 @@ def plain_distance(x, z):
 
 
 PEOPLE = 0.3 * np.random.default_rng(0).standard_normal((4000, 2))
-PRIVATE = {"bounds": bs.Lipschitz(1.0), "privacy": bs.Privacy(mu=1.0)}
+PRIVATE = {"bounds": bs.Bounds(lipschitz=1.0), "privacy": bs.Privacy(mu=1.0)}
 
 
 def stratified_trials(repeats=REPEATS):
@@ -87,7 +87,7 @@ def test_noise_is_covered_for_the_worst_combination():
 
 
 def prepared(dim=3, records=1000, mu=1.0, bounds=None):
-    return private.prepare(dim, records, 0.1, bounds or bs.Lipschitz(1.0), mu, 1e-3)
+    return private.prepare(dim, records, 0.1, bounds or bs.Bounds(lipschitz=1.0), mu, 1e-3)
 
 
 def test_private_noise_spends_what_was_asked():
@@ -129,13 +129,13 @@ class NobodyPays:
 
 
 def test_a_clip_alone_is_refused():
-    with pytest.raises(bs.InvalidArgument, match="clip alone"):
-        prepared(bounds=bs.Clip(1.0))
-    *_, with_clip = prepared(bounds=bs.Lipschitz(1.0) & bs.Clip(1.1))
-    *_, without = prepared(bounds=bs.Lipschitz(1.0))
+    with pytest.raises(bs.errors.InvalidArgument, match="clip alone"):
+        prepared(bounds=bs.Bounds(clip=1.0))
+    *_, with_clip = prepared(bounds=bs.Bounds(lipschitz=1.0) & bs.Bounds(clip=1.1))
+    *_, without = prepared(bounds=bs.Bounds(lipschitz=1.0))
     assert with_clip > without + 0.1  # what the clip may cut away is in the bound
-    estimator, *_ = prepared(bounds=bs.Range(0.0, 1.0))
-    assert estimator.bounds.first_clip == math.inf
+    estimator, *_ = prepared(bounds=bs.Bounds(range=(0.0, 1.0)))
+    assert estimator.bounds.clip == math.inf
 
 
 def test_a_private_certificate_holds(tmp_path):
@@ -184,6 +184,6 @@ def test_charged_before_release(tmp_path, monkeypatch):
         bs.certificate(distance, np.zeros(2), PEOPLE[:50], 0.1, **options)
     assert seen == pytest.approx([math.sqrt(n / 12) for n in (1, 2, 3)])
     more = PRIVATE | {"privacy": bs.Privacy(mu=1.15), "ledger": tmp_path / "l"}
-    with pytest.raises(bs.BudgetExceeded):
+    with pytest.raises(bs.errors.BudgetExceeded):
         bs.certificate(distance, np.zeros(2), PEOPLE[:50], 0.1, **more)
     assert len(seen) == 3

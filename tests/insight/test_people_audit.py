@@ -17,16 +17,18 @@ OTHERS, MANY, PERSON, KEYS = 200, 50, 77, 20_000
 def scene_of(records):
     """The worst case of a plan in which every release takes all records; mu is 1."""
     plan = bs.plan(
+        bs.Tight(
+            radius=0.1,
+            bounds=bs.Bounds(clip=1.0),
+            horizon=1,
+            first_batch=records,
+            directions=4,
+            sharing="block",
+            passes=1,
+        ),
         dim=4,
         records=records,
         privacy=bs.Privacy(mu=1.0),
-        radius=0.1,
-        bounds=bs.Clip(1.0),
-        horizon=1,
-        first_batch=records,
-        directions=4,
-        sharing="block",
-        passes=1,
     )
     assert plan.mu == pytest.approx(1.0, rel=1e-6)
     return Scene(plan, fresh_keys(0))
@@ -80,7 +82,7 @@ def test_the_same_person_as_50_records_would_break_the_claim():
     said = statement(scene.terms, 1e-5, seeded=False)
     some = lower_bound(scene.watch(scene.blocks(0), own[:4], keys()))
     assert 0.9 * said.for_rows(4).mu < some <= said.for_rows(4).mu == 4 * said.mu
-    with pytest.raises(bs.InvalidArgument, match=r"epsilon is about 1\.47e"):
+    with pytest.raises(bs.errors.InvalidArgument, match=r"epsilon is about 1\.47e"):
         said.for_rows(MANY)
     # One row alone is as claimed.
     alone = lower_bound(scene.watch(scene.blocks(0), own[:1], keys()))

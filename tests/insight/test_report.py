@@ -155,7 +155,7 @@ def test_a_private_certificate_is_added_to_what_was_spent(result, tmp_path):
         0.5,
         privacy=bs.Privacy(mu=1.0),
         ledger=tmp_path / "l.jsonl",
-        bounds=bs.Lipschitz(1.0),
+        bounds=bs.Bounds(lipschitz=1.0),
     )
     page = bs.report(
         result, tmp_path / "run.html", ledger=tmp_path / "l.jsonl", certificate=made
@@ -256,25 +256,25 @@ def test_no_report_goes_into_a_secret_directory(directory, result, place):
         lambda: report_run_directory(directory / "whole", secret / place),
         lambda: bs.report(result, secret / place),
     ):
-        with pytest.raises(bs.InvalidArgument, match="which holds the noise key"):
+        with pytest.raises(bs.errors.InvalidArgument, match="which holds the noise key"):
             write()
     assert not (secret / place).exists()
 
 
 def test_refusals(directory, result, tmp_path):
     assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 2
-    with pytest.raises(bs.InvalidArgument, match="no run directory"):
+    with pytest.raises(bs.errors.InvalidArgument, match="no run directory"):
         report_run_directory(tmp_path / "nothing")
     half = shutil.copytree(directory / "half", tmp_path / "half")
     plan = json.loads((half / "plan.json").read_text())
     (half / "plan.json").write_text(json.dumps(plan | {"noise_std": 2 * plan["noise_std"]}))
-    with pytest.raises(bs.InvalidArgument, match="not the plan"):
+    with pytest.raises(bs.errors.InvalidArgument, match="not the plan"):
         report_run_directory(half)
     (half / "plan.json").unlink()
-    with pytest.raises(bs.InvalidArgument, match="cannot be read"):
+    with pytest.raises(bs.errors.InvalidArgument, match="cannot be read"):
         report_run_directory(half)
     (tmp_path / "file").write_text("")
-    with pytest.raises(bs.InvalidArgument, match="cannot be written"):
+    with pytest.raises(bs.errors.InvalidArgument, match="cannot be written"):
         bs.report(result, tmp_path / "file" / "run.html")
 
 
@@ -304,7 +304,7 @@ def test_the_curve_of_the_mean_loss_is_shown_where_it_was_released(tmp_path):
         lambda place, home: jnp.linalg.norm(place - home),
         jnp.zeros(2),
         data,
-        privacy=bs.Privacy(epsilon=1, delta=1e-6),
+        bs.Privacy(epsilon=1, delta=1e-6),
         checkpoint=tmp_path / "run",
     )
     bs.report(result, tmp_path / "result.html")
@@ -323,9 +323,8 @@ def test_its_head_counts_looks_too_and_says_what_was_seen(tmp_path, estimate, se
         lambda place, home: jnp.linalg.norm(place - home),
         jnp.zeros(2),
         np.random.default_rng(0).normal(size=(300, 2)),
-        privacy=bs.Privacy(epsilon=1, delta=1e-5),
-        estimate=estimate,
-        evaluations=2**14,
+        bs.Privacy(epsilon=1, delta=1e-5),
+        method=bs.Auto(estimate=estimate, evaluations=2**14),
     )
     page = bs.report(result, tmp_path / "run.html").read_text()
     releases = re.findall(r"in at most (\d+) release", " ".join(result.privacy.enforced))

@@ -45,5 +45,5 @@ def test_the_table_says_at_which_delta(path, tmp_path):
         pass
     empty = spending_numbers(read_spending(tmp_path / "empty"))
     assert (empty["mu"], empty["remaining_mu"]) == (0.0, None)
-    with pytest.raises(bs.LedgerError):
+    with pytest.raises(bs.errors.LedgerError):
         read_spending(tmp_path)

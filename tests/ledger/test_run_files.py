@@ -192,7 +192,13 @@ def test_a_run_resumed_with_another_ledger_is_refused(run, tmp_path):
 def test_each_run_keeps_its_own_delta_and_its_cohort(run, tmp_path):
     ledger = tmp_path / "people.jsonl"
     for seed, delta in ((1, 1e-6), (2, 1e-5)):
-        begin(None, ledger=ledger, cohort="survey 2026", seed=seed, plan={**PLAN, "privacy": {"delta": delta}})
+        begin(
+            None,
+            ledger=ledger,
+            cohort="survey 2026",
+            seed=seed,
+            plan={**PLAN, "privacy": {"delta": delta}},
+        )
     account = read_ledger(ledger)
     assert account.cohort == "survey 2026"
     assert [told.identity.delta for told in account.runs.values()] == [1e-6, 1e-5]

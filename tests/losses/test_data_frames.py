@@ -77,7 +77,9 @@ def test_text_columns_reach_a_host_loss_as_text(tmp_path):
 
     # With a checkpoint: its fingerprint reads all columns.
     run("host", tmp_path / "run", plan=SHORT, data=frame, loss=loss)
-    with pytest.raises(bs.InvalidArgument, match=r"data\['job'\] has dtype .*blindstep\.encode"):
+    with pytest.raises(
+        bs.errors.InvalidArgument, match=r"data\['job'\] has dtype .*blindstep\.encode"
+    ):
         run("compiled", plan=SHORT, data=frame)
 
 
@@ -91,7 +93,7 @@ def test_text_columns_reach_a_host_loss_as_text(tmp_path):
     ],
 )
 def test_frames_that_cannot_be_used(frame, says):
-    with pytest.raises(bs.InvalidArgument, match=says) as refused:
+    with pytest.raises(bs.errors.InvalidArgument, match=says) as refused:
         arrays_of(frame)
     assert SECRET not in str(refused.value)
 
@@ -159,16 +161,16 @@ def test_categories_may_be_numbers_and_anything_may_be_in_a_cell():
     ],
 )
 def test_what_is_wrong_is_said_and_no_cell_is_named(given, says):
-    with pytest.raises(bs.InvalidArgument, match=says) as refused:
+    with pytest.raises(bs.errors.InvalidArgument, match=says) as refused:
         bs.encode(PEOPLE, **given)
     assert SECRET not in str(refused.value)
     assert refused.value.__cause__ is None
 
 
 def test_a_column_of_that_name_and_things_that_are_no_frame():
-    with pytest.raises(bs.InvalidArgument, match="a column is named 'features'"):
+    with pytest.raises(bs.errors.InvalidArgument, match="a column is named 'features'"):
         bs.encode({"features": [1], "a": [1]}, scales={"a": (0, 1)})
-    with pytest.raises(bs.InvalidArgument, match="frame is a list"):
+    with pytest.raises(bs.errors.InvalidArgument, match="frame is a list"):
         bs.encode([1, 2], scales={"a": (0, 1)})
-    with pytest.raises(bs.InvalidArgument, match="differ in length"):
+    with pytest.raises(bs.errors.InvalidArgument, match="differ in length"):
         bs.encode({"a": [1], "b": [1, 2]}, scales={"a": (0, 1), "b": (0, 1)})

@@ -14,7 +14,6 @@ import pytest
 import attack
 import blindstep as bs
 from blindstep.ledger.ledger import read_ledger
-from blindstep.run import host
 from driver_runs import DATA, SHORT, run, same
 
 
@@ -170,17 +169,17 @@ def test_ray(ray, alone, workers):
 
 @pytest.mark.slow
 def test_ray_with_a_killed_worker(ray, tmp_path, alone):
-    check_killed(tmp_path, alone, map=host.ray_map)
+    check_killed(tmp_path, alone, map=bs.Host.ray)
 
 
 @pytest.mark.slow
 def test_no_record_reaches_another_on_ray(ray):
-    attack.check(map=host.ray_map)
+    attack.check(map=bs.Host.ray)
 
 
 @pytest.mark.slow
 def test_a_record_that_kills_ray_s_workers_counts_zero_alone(ray):
-    attack.check(["exits", "interrupts"], None, (19,), map=host.ray_map)
+    attack.check(["exits", "interrupts"], None, (19,), map=bs.Host.ray)
 
 
 @pytest.mark.slow
@@ -192,5 +191,5 @@ def test_a_loss_that_ray_s_workers_cannot_load_is_refused(ray):
         def __call__(self, x, z):
             return 0.0
 
-    with pytest.raises(bs.InvalidArgument, match=r"fresh process \(ValueError\)"):
-        through(Unloadable(), map=host.ray_map, timeout=60.0)
+    with pytest.raises(bs.errors.InvalidArgument, match=r"fresh process \(ValueError\)"):
+        through(Unloadable(), map=bs.Host.ray, timeout=60.0)

@@ -83,11 +83,8 @@ def test_a_failed_check_voids_its_record_alone(loss, capfd, recwarn):
 
 
 def minimized(loss, data):
-    plan = bs.plan(
-        dim=2, records=len(data), privacy=bs.Privacy(mu=1.0), radius=1.0, bounds=bs.Clip(1.0),
-        horizon=2, rounds=2, passes=4, first_batch=len(data), oracle="naive",
-    )  # fmt: skip
-    return bs.minimize(loss, jnp.zeros(2), data, plan=plan, seed=0).params
+    plan = bs.plan(bs.Tight(radius=1.0, bounds=bs.Bounds(clip=1.0), horizon=2, rounds=2, passes=4, first_batch=len(data), oracle="naive"), dim=2, records=len(data), privacy=bs.Privacy(mu=1.0))  # fmt: skip
+    return bs.minimize(loss, jnp.zeros(2), data, method=plan, seed=0).params
 
 
 @pytest.mark.slow
@@ -121,7 +118,7 @@ def test_where_equinox_cannot_be_changed_the_run_ends_without_a_word(monkeypatch
     assert error_checks._equinox_errors() is None
     monkeypatch.undo()
     monkeypatch.setattr(error_checks, "_ERRORS", None)
-    with pytest.raises(bs.LossFailed, match="nothing of this round") as failure:
+    with pytest.raises(bs.errors.LossFailed, match="nothing of this round") as failure:
         minimized(lambda p, z: in_the_loss(p, z).sum(), RECORDS * 99)
     assert failure.value.__context__ is None
 
@@ -142,6 +139,6 @@ def checking(p, z):
 
 @pytest.mark.parametrize("loss", [printing, calling_back, checking])
 def test_a_loss_that_would_speak_is_refused_before_it_runs(loss, capfd):
-    with pytest.raises(bs.InvalidArgument, match="would pass by the noise"):
+    with pytest.raises(bs.errors.InvalidArgument, match="would pass by the noise"):
         minimized(loss, RECORDS)
     assert capfd.readouterr().out == ""

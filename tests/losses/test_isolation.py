@@ -84,8 +84,8 @@ def test_a_given_pool_that_breaks_is_replaced_and_the_record_counts_zero():
 def test_a_pool_that_was_shut_down_is_not_replaced():
     with concurrent.futures.ProcessPoolExecutor(1) as closed:
         pass
-    with pytest.raises(bs.EngineLost):
-        Engine(closed).perform(attack.tasks(attack.records(), None))
+    with pytest.raises(bs.errors.EngineLost):
+        Engine(bs.Host(closed)).perform(attack.tasks(attack.records(), None))
 
 
 @pytest.mark.slow
@@ -268,7 +268,7 @@ def test_a_worker_s_output_is_silent_in_any_language(capfd):
 
 
 def refused(tmp_path, said, loss=capped_distance_numpy, **how):
-    with pytest.raises(bs.InvalidArgument, match=said):
+    with pytest.raises(bs.errors.InvalidArgument, match=said):
         run("host", tmp_path / "run", plan=SHORT, data=DATA, loss=loss, timeout=60.0, **how)
     assert not (tmp_path / "run").exists()
 

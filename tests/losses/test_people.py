@@ -145,25 +145,45 @@ SECRET = "Ada Lovelace"
     ],
 )
 def test_identifiers_that_cannot_be_used_are_refused_without_a_word_of_them(people, says):
-    for entry in (bs.minimize, bs.host.minimize):
-        with pytest.raises(bs.InvalidArgument, match=says) as caught:
-            entry(capped_distance, np.zeros(2), np.zeros((4, 2)), people=people, plan=PLAN)
+    for evaluate in (None, bs.Host()):
+        with pytest.raises(bs.errors.InvalidArgument, match=says) as caught:
+            bs.minimize(
+                capped_distance,
+                np.zeros(2),
+                np.zeros((4, 2)),
+                people=people,
+                method=PLAN,
+                evaluate=evaluate,
+            )
         assert SECRET not in str(caught.value)
         assert "1815" not in str(caught.value)
 
 
 def test_rows_belong_to_people_and_a_row_is_checked_as_one():
-    for entry in (bs.minimize, bs.host.minimize):
-        with pytest.raises(bs.InvalidArgument, match="rows = 3 is how many rows of a person"):
-            entry(capped_distance, np.zeros(2), TABLE, rows=3, plan=PLAN)
-        with pytest.raises(bs.InvalidArgument, match="rows must be a whole number of at least 1"):
-            entry(capped_distance, np.zeros(2), TABLE, people=PEOPLE, rows=0, plan=PLAN)
-        with pytest.raises(bs.InvalidArgument, match="24 records"):  # people are counted, not rows
-            entry(capped_distance, np.zeros(2), TABLE, people=PEOPLE % 7, plan=PLAN)
-    with pytest.raises(bs.InvalidArgument, match=r"returned \(2,\), but it must return one number"):
-        bs.minimize(lambda x, z: x - z, np.zeros(2), TABLE, people=PEOPLE, plan=PLAN)
-    with pytest.raises(bs.InvalidArgument, match="called as loss"):
-        bs.host.minimize(lambda x: 0.0, np.zeros(2), TABLE, people=PEOPLE, plan=PLAN)
+    for evaluate in (None, bs.Host()):
+        with pytest.raises(
+            bs.errors.InvalidArgument, match="rows must be a whole number of at least 1"
+        ):
+            bs.People(PEOPLE, rows=0)
+        with pytest.raises(
+            bs.errors.InvalidArgument, match="24 records"
+        ):  # people are counted, not rows
+            bs.minimize(
+                capped_distance,
+                np.zeros(2),
+                TABLE,
+                people=PEOPLE % 7,
+                method=PLAN,
+                evaluate=evaluate,
+            )
+    with pytest.raises(
+        bs.errors.InvalidArgument, match=r"returned \(2,\), but it must return one number"
+    ):
+        bs.minimize(lambda x, z: x - z, np.zeros(2), TABLE, method=PLAN, people=PEOPLE)
+    with pytest.raises(bs.errors.InvalidArgument, match="called as loss"):
+        bs.minimize(
+            lambda x: 0.0, np.zeros(2), TABLE, method=PLAN, people=PEOPLE, evaluate=bs.Host()
+        )
 
 
 # -- the loss of a person ---------------------------------------------------------------------------
@@ -261,8 +281,8 @@ def test_a_vectorised_call_that_fails_for_one_person_is_taken_apart():
     spoiled = TABLE.copy()
     spoiled[np.flatnonzero(PEOPLE == 9)] = 1e3
     options = {"plan": PLAN, "seed": 7, "people": PEOPLE, "vectorized": True}
-    found = bs.host.minimize(loss, np.zeros(2), spoiled, **options)
+    found = bs.minimize(loss, np.zeros(2), spoiled, evaluate=bs.Host(), **options)
     table = TABLE.copy()
     table[PEOPLE == 9] = np.nan
-    alone = bs.host.minimize(distances, np.zeros(2), table, **options)
+    alone = bs.minimize(distances, np.zeros(2), table, evaluate=bs.Host(), **options)
     np.testing.assert_array_equal(found.means, alone.means)

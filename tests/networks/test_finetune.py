@@ -278,8 +278,8 @@ def test_every_part_of_the_benchmark_writes_its_rows_once(tmp_path, monkeypatch)
     path = tmp_path / "finetune.json"
     bench = finetune.Bench(SmallLanguageModel(), {"letters": small()}, path, {})
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", bs.HopelessPlan)
-        warnings.simplefilter("ignore", bs.LargeDelta)
+        warnings.simplefilter("ignore", bs.errors.HopelessPlan)
+        warnings.simplefilter("ignore", bs.errors.LargeDelta)
         finetune.run(bench, list(finetune.PARTS), ["letters"], math.inf)
     rows = json.loads(path.read_text())["rows"]
     settings = len(finetune_peers.SETTINGS)

@@ -166,7 +166,7 @@ def test_a_ledger_adds_up_and_a_budget_refuses(tmp_path):
     tune(transformer(), ledger=ledger, budget=budget)
     model = transformer()
     before = bits(model)
-    with pytest.raises(bs.BudgetExceeded):
+    with pytest.raises(bs.errors.BudgetExceeded):
         tune(model, ledger=ledger, budget=budget)
     assert same(before, bits(model))
 
@@ -269,7 +269,7 @@ def test_a_plan_can_be_seen_first_and_must_fit():
 def test_without_evaluations_a_run_is_sized_by_made_up_records(monkeypatch):
     monkeypatch.setattr("blindstep.torch.tuning._SECONDS", 0.0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", bs.HopelessPlan)
+        warnings.simplefilter("ignore", bs.errors.HopelessPlan)
         result = tune(transformer(), evaluations=None)
     assert result.plan.evaluations <= 4096
 

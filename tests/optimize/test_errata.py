@@ -9,18 +9,18 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gamma
 
 import reference
-from blindstep.planning.planner import plan
-from blindstep.planning.theory import Problem
+from blindstep.planning.theory import Theorem
 from blindstep.private import accounting
 from blindstep.private.mechanisms import BinaryTree
 from blindstep.private.statement import Privacy
+from plans import plan_of
 
-FACTS = {"preset": "paper", "dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 1.0}
+FACTS = {"method": "paper", "dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 1.0}
 
 
 def make(horizon=None, **choices):
     given = {**FACTS, "records": 10**6, "horizon": horizon, **choices}
-    return plan(**given, privacy=Privacy(mu=1.0))
+    return plan_of(**given, privacy=Privacy(mu=1.0))
 
 
 def test_erratum_1_tree_constant():
@@ -47,7 +47,7 @@ def test_erratum_1_the_printed_sigma_breaks_the_budget_at_one_step_only():
 
 
 def test_erratum_2_the_larger_horizon():
-    problem = Problem(100, 10**5, 1.0, 1.0, 0.1, 0.1)
+    problem = Theorem(100, 10**5, 1.0, 1.0, 0.1, 0.1)
     small, large = sorted(problem.balancing_horizons())
     assert (small, large) == pytest.approx(
         sorted(reference.balancing_horizons(10**5, 100, 1.0, 0.1, 1.0, 0.1))
@@ -96,7 +96,7 @@ def test_erratum_9_the_naive_rate_needs_larger_batches():
     of_many = min(naive_bound(scale, t, dim**1.5 / mu, dim, mu) for t in horizons)
     assert 1 < of_many / printed < 4
     # And of the two balancing values the larger one meets the bound.
-    problem = Problem(dim, 10**13, 1.0, 1.0, 1 / 9, mu)
+    problem = Theorem(dim, 10**13, 1.0, 1.0, 1 / 9, mu)
     smaller, larger = sorted(problem.balancing_horizons(naive=True))
     assert problem.order_bound(larger, naive=True) < problem.order_bound(smaller, naive=True)
     assert problem.naive_batch() == 2 * dim**1.5 / mu

@@ -14,15 +14,13 @@ from blindstep.private.lattice import STD
 from blindstep.private.noise import fresh_keys, lattice_noise, public_stream
 from blindstep.private.schedule import Kind
 from losses import capped_distance, capped_distance_numpy
+from plans import plan_of
 
 DIM = 4
 
 
 def make_plan(records, **choices):
-    return bs.plan(
-        records=records, preset="paper", dim=DIM, privacy=bs.Privacy(mu=2.0), radius=0.8,
-        lipschitz=1.0, gap=1.0, **choices,
-    )  # fmt: skip
+    return plan_of(records=records, method="paper", dim=DIM, privacy=bs.Privacy(mu=2.0), radius=0.8, lipschitz=1.0, gap=1.0, **choices)  # fmt: skip
 
 
 def twin_inputs(plan, data, seed):
@@ -62,7 +60,7 @@ def test_a_run_is_the_twins(oracle, horizon, rounds):
     plan = make_plan(records, oracle=oracle, horizon=horizon, rounds=rounds, **choices)
     data = np.random.default_rng(0).normal(size=(records, DIM))
     start = np.array([0.3, -0.2, 0.5, 0.1])
-    result = bs.minimize(capped_distance, jnp.asarray(start), data, plan=plan, seed=42)
+    result = bs.minimize(capped_distance, jnp.asarray(start), data, method=plan, seed=42)
     batches, directions, fractions, noise = twin_inputs(plan, data, 42)
     run = reference.naive_run if oracle == "naive" else reference.variance_reduced_run
 
@@ -115,17 +113,14 @@ def test_tell_is_the_same_compiled_or_not():
 
 def test_period_must_divide_horizon():
     machine = PLAN.build()
-    with pytest.raises(bs.InvalidArgument, match="multiple of the period"):
+    with pytest.raises(bs.errors.InvalidArgument, match="multiple of the period"):
         Machine(machine.estimator, machine.prefix, machine.learner, machine.pace, horizon=7)
 
 
 @pytest.mark.parametrize("directions", [3, 21])
 def test_a_shared_release_is_lifted_along_its_directions(directions):
     """sum_j y_j u_j, in whatever precision the directions are."""
-    plan = bs.plan(
-        records=64, dim=21, privacy=bs.Privacy(mu=1.0), radius=0.5, bounds=bs.Clip(1.0), horizon=1,
-        first_batch=8, directions=directions, sharing="block", sampler="haar", rounds=1,
-    )  # fmt: skip
+    plan = bs.plan(bs.Tight(radius=0.5, bounds=bs.Bounds(clip=1.0), horizon=1, first_batch=8, directions=directions, sharing="block", sampler="haar", rounds=1), records=64, dim=21, privacy=bs.Privacy(mu=1.0))  # fmt: skip
     y = np.random.default_rng(0).normal(size=directions)
     expected = y @ np.asarray(plan.estimator.sampler.sample(PUBLIC, None, directions, 21))
     for dtype, tolerance in ((np.float64, 1e-13), (np.float32, 1e-5)):

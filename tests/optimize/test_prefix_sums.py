@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import reference
-from blindstep.optimize.prefix import MECHANISMS, prefix_of
+from blindstep.optimize.prefix import prefix_of
 from blindstep.private.blt_table import TABLE
-from blindstep.private.mechanisms import BLT, BinaryTree, SquareRoot, matrix_of
+from blindstep.private.mechanisms import BLT, MECHANISMS, BinaryTree, SquareRoot, matrix_of
 
 HORIZONS = [1, 2, 3, 4, 7, 8, 33, 64]
 every_mechanism = pytest.mark.parametrize("name", MECHANISMS)

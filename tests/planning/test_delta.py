@@ -13,9 +13,10 @@ import blindstep as bs
 from blindstep.cli import app
 from blindstep.planning.checks import check_delta, fitting_delta
 from blindstep.sklearn import PrivateClassifier, PrivateRegressor
+from plans import plan_of
 
 DATA = np.linspace(-1.0, 1.0, 20)
-SMALL = {"radius": 1.0, "bounds": bs.Clip(1.0), "horizon": 2, "rounds": 2, "first_batch": 5}
+SMALL = {"radius": 1.0, "bounds": bs.Bounds(clip=1.0), "horizon": 2, "rounds": 2, "first_batch": 5}
 LARGE, TOO_LARGE = (bs.Privacy(epsilon=1, delta=delta) for delta in (0.006, 0.05))
 PROBLEM = """
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ def loss(place, home):
 
 
 def planned(privacy, **choices):
-    return bs.plan(dim=1, records=len(DATA), privacy=privacy, **SMALL, **choices)
+    return plan_of(dim=1, records=len(DATA), privacy=privacy, **SMALL, **choices)
 
 
 def by_command(*arguments):
@@ -37,7 +38,7 @@ def by_command(*arguments):
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     if done.exit_code == 2:
-        raise bs.InvalidArgument(done.stderr)
+        raise bs.errors.InvalidArgument(done.stderr)
 
 
 def plan_command(privacy, _):
@@ -48,7 +49,18 @@ def plan_command(privacy, _):
 
 def train_command(privacy, folder):
     (folder / "problem.py").write_text(PROBLEM)
-    choices = ("--radius", "1", "--clip", "1", "--passes", "1", "--horizon", "2", "--batch", "5")
+    choices = (
+        "--radius",
+        "1",
+        "--clip",
+        "1",
+        "--passes",
+        "1",
+        "--horizon",
+        "2",
+        "--first-batch",
+        "5",
+    )
     budget = ("--epsilon", "1", "--delta", str(privacy.delta))
     by_command("train", str(folder / "problem.py"), *choices, *budget)
 
@@ -60,34 +72,30 @@ def ready(privacy):
 
 def certificate(folder, **budgets):
     return bs.certificate(
-        loss, 0.0, DATA, radius=0.5, bounds=bs.Lipschitz(1.0), ledger=folder / "people.jsonl", **budgets
+        loss, 0.0, DATA, radius=0.5, bounds=bs.Bounds(lipschitz=1.0), ledger=folder / "people.jsonl", **budgets
     )  # fmt: skip
 
 
 ENTRANCES = {
     "plan": lambda privacy, _: planned(privacy),
-    "minimize": lambda privacy, _: bs.minimize(loss, 0.0, DATA, privacy=privacy, **SMALL),
-    "host": lambda privacy, _: bs.host.minimize(loss, 0.0, DATA, privacy=privacy, **SMALL),
-    "ready plan": lambda privacy, _: bs.minimize(loss, 0.0, DATA, plan=ready(privacy)),
-    "ready plan, host": lambda privacy, _: bs.host.minimize(loss, 0.0, DATA, plan=ready(privacy)),
+    "minimize": lambda privacy, _: bs.minimize(loss, 0.0, DATA, privacy, method=bs.Tight(**SMALL)),
+    "host": lambda privacy, _: bs.minimize(loss, 0.0, DATA, privacy, method=bs.Tight(**SMALL), evaluate=bs.Host()),
+    "ready plan": lambda privacy, _: bs.minimize(loss, 0.0, DATA, method=ready(privacy)),
+    "ready plan, host": lambda privacy, _: bs.minimize(loss, 0.0, DATA, method=ready(privacy), evaluate=bs.Host()),
     "Optimizer": lambda privacy, _: bs.Optimizer(ready(privacy), 0.0),
     "classifier": lambda privacy, _: PrivateClassifier(
-        epsilon=1, delta=privacy.delta, evaluations=2**12, classes=[0, 1]
+        epsilon=1, delta=privacy.delta, method=bs.Auto(evaluations=2**12), classes=[0, 1]
     ).fit(DATA[:, None], np.arange(20) % 2),
     "regressor": lambda privacy, _: PrivateRegressor(
-        epsilon=1, delta=privacy.delta, evaluations=2**12
+        epsilon=1, delta=privacy.delta, method=bs.Auto(evaluations=2**12)
     ).fit(DATA[:, None], DATA),
-    "budget of minimize": lambda privacy, folder: bs.minimize(
-        loss, 0.0, DATA, plan=planned(bs.Privacy(mu=0.1)), checkpoint=folder, budget=privacy
-    ),
-    "budget of host": lambda privacy, folder: bs.host.minimize(
-        loss, 0.0, DATA, plan=planned(bs.Privacy(mu=0.1)), checkpoint=folder, budget=privacy
-    ),
+    "budget of minimize": lambda privacy, folder: bs.minimize(loss, 0.0, DATA, method=planned(bs.Privacy(mu=0.1)), checkpoint=folder, budget=privacy),
+    "budget of host": lambda privacy, folder: bs.minimize(loss, 0.0, DATA, method=planned(bs.Privacy(mu=0.1)), evaluate=bs.Host(), checkpoint=folder, budget=privacy),
     "budget of Optimizer": lambda privacy, folder: bs.Optimizer(
         planned(bs.Privacy(mu=0.1)), 0.0, checkpoint=folder, budget=privacy
     ).close(),
     "budget of classifier": lambda privacy, folder: PrivateClassifier(
-        epsilon=0.1, delta=1e-6, evaluations=2**12, classes=[0, 1], checkpoint=folder, budget=privacy
+        epsilon=0.1, delta=1e-6, method=bs.Auto(evaluations=2**12), classes=[0, 1], checkpoint=folder, budget=privacy
     ).fit(DATA[:, None], np.arange(20) % 2),
     "certificate": lambda privacy, folder: certificate(folder, privacy=privacy),
     "budget of certificate": lambda privacy, folder: certificate(
@@ -109,11 +117,11 @@ def test_delta_is_held_against_the_number_of_records(entrance, tmp_path):
         folder.mkdir(mode=0o700)
     name = "budget" if "budget" in entrance else "privacy"
     with pytest.warns(
-        bs.LargeDelta, match=f"{name} has delta 0.006 for 20 records, .* 0.1 / records"
+        bs.errors.LargeDelta, match=f"{name} has delta 0.006 for 20 records, .* 0.1 / records"
     ):
         enter(LARGE, folders[0])
     with pytest.raises(
-        bs.InvalidArgument, match=rf"{name} has delta 0.05 for 20 records.*0\.001 or"
+        bs.errors.InvalidArgument, match=rf"{name} has delta 0.05 for 20 records.*0\.001 or"
     ):
         enter(TOO_LARGE, folders[1])
 
@@ -129,7 +137,11 @@ def test_the_remedy_is_a_power_of_ten_that_fits_and_the_largest(records):
     check_delta(bs.Privacy(epsilon=1, delta=fitting_delta(records)), records)
     if records > 1:
         power = records == 10 ** (len(str(records)) - 1)  # then ten times as much is 1 / records
-        with pytest.raises(bs.InvalidArgument) if power else pytest.warns(bs.LargeDelta):
+        with (
+            pytest.raises(bs.errors.InvalidArgument)
+            if power
+            else pytest.warns(bs.errors.LargeDelta)
+        ):
             check_delta(
                 bs.Privacy(epsilon=1, delta=1 / round(0.1 / fitting_delta(records))), records
             )
@@ -139,10 +151,10 @@ def test_the_remedy_is_a_power_of_ten_that_fits_and_the_largest(records):
 def test_the_records_that_a_tolerance_takes_are_what_delta_is_held_against():
     """The number is found first; with the delta that the error names, it is found again."""
     wanted = {"dim": 2, "tolerance": 0.3, "radius": 0.5, "lipschitz": 1.0, "gap": 1.0}
-    with pytest.raises(bs.InvalidArgument, match=r"privacy has delta 0\.001 for") as refused:
-        bs.plan(**wanted, privacy=bs.Privacy(epsilon=1, delta=1e-3))
+    with pytest.raises(bs.errors.InvalidArgument, match=r"privacy has delta 0\.001 for") as refused:
+        plan_of(**wanted, privacy=bs.Privacy(epsilon=1, delta=1e-3))
     named = float(str(refused.value).partition("Give a delta of ")[2].split()[0])
-    made = bs.plan(**wanted, privacy=bs.Privacy(epsilon=1, delta=named))
+    made = plan_of(**wanted, privacy=bs.Privacy(epsilon=1, delta=named))
     assert made.delta * made.records <= 0.1
 
 
@@ -165,7 +177,18 @@ def test_a_person_is_told_once_in_one_line(tmp_path):
         "import sys, numpy as np; from blindstep.cli import main\n"
         "open('problem.py', 'w').write(sys.argv.pop())\nmain()"
     )
-    choices = ("--radius", "1", "--clip", "1", "--passes", "1", "--horizon", "2", "--batch", "5")
+    choices = (
+        "--radius",
+        "1",
+        "--clip",
+        "1",
+        "--passes",
+        "1",
+        "--horizon",
+        "2",
+        "--first-batch",
+        "5",
+    )
     budget = ("--epsilon", "1", "--delta", "0.006", "--json")
     done = subprocess.run(
         [sys.executable, "-c", check, "train", "problem.py", *choices, *budget, PROBLEM],

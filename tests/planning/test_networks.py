@@ -1,12 +1,14 @@
 """Plans for networks: few directions of very many parameters."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from blindstep.errors import InvalidArgument
-from blindstep.planning.networks import plan_network
+from blindstep.planning.auto import Auto
+from blindstep.planning.method import Problem
 from blindstep.planning.plan import Plan
 from blindstep.private.statement import Privacy
 
@@ -16,7 +18,8 @@ PRIVACY = Privacy(epsilon=2, delta=1e-5)
 def planned(**change):
     sizes = {"dim": 100_000_000, "records": 1024, "evaluations": 2_000_000, "privacy": PRIVACY}
     sizes |= change
-    return plan_network(leaves=(sizes["dim"] - 8, 8), **sizes)
+    dim, records, privacy = (sizes.pop(name) for name in ("dim", "records", "privacy"))
+    return Auto(**sizes).plan(Problem(dim, records, privacy, (dim - 8, 8), network=True))
 
 
 @pytest.mark.parametrize("dim", [20, 1000, 100_000_000])
@@ -41,7 +44,7 @@ def test_with_room_every_record_is_in_every_step_on_one_side():
 def test_noise_is_never_longer_than_the_clip():
     for epsilon in (0.1, 0.5, 2.0):
         made = planned(privacy=Privacy(epsilon=epsilon, delta=1e-5), evaluations=2**30)
-        noise = math.sqrt(made.directions) * made.noise_std / made.bounds.first_clip
+        noise = math.sqrt(made.directions) * made.noise_std / made.bounds.clip
         assert noise < 1.0
 
 
@@ -61,13 +64,9 @@ def test_steps_are_shorter_where_noise_is_most_of_them():
 def test_one_side_is_for_signs_alone():
     made = planned()
     with pytest.raises(InvalidArgument, match="sides"):
-        Plan(**{**vars_of(made), "sampler": "sphere"})
-    with pytest.raises(InvalidArgument, match="sampler must be one of"):
-        Plan(**{**vars_of(made), "preset": "tight", "sides": 2})
-
-
-def vars_of(made):
-    return {name: getattr(made, name) for name in Plan.__dataclass_fields__}
+        replace(made.estimate, sampler="sphere")
+    with pytest.raises(InvalidArgument, match="signs is for networks"):
+        replace(made, natural_units=False)
 
 
 def test_passes_limit_the_steps():

@@ -1,4 +1,4 @@
-"""Preset `paper`: the theorem's parameters, and what it promises."""
+"""Method `paper`: the theorem's parameters, and what it promises."""
 
 import math
 
@@ -7,20 +7,19 @@ import pytest
 
 import reference
 from blindstep.errors import VacuousPlan
-from blindstep.estimate.bounds import Range
 from blindstep.estimate.directions import Sphere
 from blindstep.optimize.prefix import prefix_of
-from blindstep.planning.planner import plan
-from blindstep.planning.theory import Problem, explicit_bound, oracle_errors, sphere_moments
+from blindstep.planning.theory import Theorem, explicit_bound, oracle_errors
 from blindstep.private.mechanisms import BinaryTree
 from blindstep.private.statement import Privacy
+from plans import plan_of
 
-FACTS = {"preset": "paper", "dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 1.0}
+FACTS = {"method": "paper", "dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 1.0}
 
 
 def make(horizon=None, mu=1.0, records=10**6, **choices):
     given = {**FACTS, "records": records, "horizon": horizon, **choices}
-    return plan(**given, privacy=Privacy(mu=mu))
+    return plan_of(**given, privacy=Privacy(mu=mu))
 
 
 @pytest.mark.parametrize(("horizon", "mu"), [(1, 1.0), (2, 0.1), (3, 3.0), (4, 1.0), (1000, 0.1)])
@@ -42,7 +41,7 @@ def test_noise_is_the_corrected_corollary(horizon, mu):
 
 def test_theorem_parameters():
     made = make(records=10**8, dim=5)
-    problem = Problem(5, 10**8, 1.0, 1.0, 0.05, 1.0)
+    problem = Theorem(5, 10**8, 1.0, 1.0, 0.05, 1.0)
     assert made.horizon == math.ceil(max(problem.balancing_horizons()))
     assert made.first_batch == made.horizon + 1
     assert made.diff_batch == 1
@@ -82,20 +81,11 @@ def test_a_vacuous_theorem_is_refused_and_a_fixed_horizon_is_told():
     assert "vacuous" in str(made)
 
 
-def test_without_lipschitz_or_gap_privacy_is_planned_and_nothing_certified():
-    for known in ({"lipschitz": None, "bounds": Range(0, 1)}, {"gap": None}):
-        made = make(horizon=8, **known)
-        assert made.tolerance is None
-        assert made.mu <= 1.0
-        assert "nothing is certified" in made.explain()
-        assert (made.step is None) == ("bounds" in known)
-
-
 def bound(dim, horizon, rounds, smoothing, release):
-    """The explicit bound of preset paper, with L = gap = 1."""
+    """The explicit bound of method paper, with L = gap = 1."""
     reach = smoothing / horizon
     error = oracle_errors(
-        sphere_moments(dim, dim),
+        Sphere().moments(dim, dim),
         lipschitz=1.0,
         smoothing=smoothing,
         reach=reach,
@@ -141,8 +131,8 @@ def test_our_bound_is_below_the_papers():
 
 
 def test_privacy_is_free_from_here():
-    free = Problem(20, 10**6, 1.0, 1.0, 0.05, 1.0).free_mu()
-    statistical, private = Problem(20, 10**6, 1.0, 1.0, 0.05, free).balancing_horizons()
+    free = Theorem(20, 10**6, 1.0, 1.0, 0.05, 1.0).free_mu()
+    statistical, private = Theorem(20, 10**6, 1.0, 1.0, 0.05, free).balancing_horizons()
     assert statistical == pytest.approx(private)
     assert "Privacy is free" in make(dim=20).explain()
     assert Sphere().gain(7, 20) == 20.0

@@ -6,18 +6,28 @@ import random
 import pytest
 
 from blindstep.errors import BlindstepError, InvalidArgument
-from blindstep.estimate.bounds import Clip
+from blindstep.estimate.bounds import Bounds
+from blindstep.planning.auto import Auto
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import plan
+from blindstep.planning.tight import Tight
 from blindstep.private.statement import Privacy
 from mutations import spoil_bytes, spoil_text
+from plans import plan_of
 
 FACTS = {"records": 96, "dim": 2, "radius": 0.5, "lipschitz": 1.0, "gap": 1.0}
-PLAN = plan(**FACTS, privacy=Privacy(mu=1.0), horizon=4, period=4, bounds=Clip(1.0, 0.5))
+PLAN = plan_of(
+    **FACTS, privacy=Privacy(mu=1.0), horizon=4, period=4, bounds=Bounds(clip=1.0, diff_clip=0.5)
+)
 
-GRADIENTS = plan(
+GRADIENTS = plan_of(
     **{"records": 96, "dim": 2, "radius": 0.5, "horizon": 4, "period": 4, "estimate": "gradient"},
-    **{"privacy": Privacy(mu=1.0), "bounds": Clip(1.0, 0.5), "first_batch": 8, "diff_batch": 4},
+    **{
+        "privacy": Privacy(mu=1.0),
+        "bounds": Bounds(clip=1.0, diff_clip=0.5),
+        "first_batch": 8,
+        "diff_batch": 4,
+    },
 )
 
 
@@ -29,10 +39,14 @@ def edited(**changes):
     "made",
     [
         PLAN,
-        plan(**{**FACTS, "records": 10**4}, privacy=Privacy(epsilon=4), preset="paper", horizon=8),
-        plan(records=100, dim=2, radius=1, privacy=Privacy(epsilon=1.5), bounds=Clip(1)),
+        plan_of(
+            **{**FACTS, "records": 10**4}, privacy=Privacy(epsilon=4), method="paper", horizon=8
+        ),
+        plan(
+            Tight(radius=1, bounds=Bounds(clip=1)), records=100, dim=2, privacy=Privacy(epsilon=1.5)
+        ),
         GRADIENTS,
-        plan(records=100, dim=2, privacy=Privacy(epsilon=1.5), estimate="gradient"),
+        plan(Auto(estimate="gradient"), records=100, dim=2, privacy=Privacy(epsilon=1.5)),
     ],
 )
 def test_plans_survive_json(made):
@@ -42,19 +56,12 @@ def test_plans_survive_json(made):
     assert read.terms.noise_std == made.terms.noise_std
 
 
-def test_plans_from_values_are_written_as_before_there_were_gradients():
-    assert "estimate" not in PLAN.to_dict()
-    assert Plan.from_json(edited()).estimate == "values"
-    assert Plan.from_json(edited(estimate="values")) == PLAN
-    assert GRADIENTS.to_dict()["estimate"] == "gradient"
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        {"sampler": "haar"}, {"directions": 2}, {"smoothing": 0.1}, {"sharing": "block"},
-        {"lipschitz": 1.0}, {"gap": 1.0}, {"preset": "paper"}, {"bounds": {"first_clip": 1.0}},
-        {"estimate": "values"}, {"estimate": "slope"},
+        {"lipschitz": 1.0}, {"gap": 1.0}, {"bounds": {"range": [0.0, 1.0]}},
+        {"estimate": {"kind": "values"}}, {"estimate": {"kind": "slope"}}, {"estimate": "gradient"},
+        {"estimate": {"kind": "gradient", "directions": 2}},
     ],
 )  # fmt: skip
 def test_a_file_with_gradients_has_no_directions_and_no_certificate(changes):
@@ -64,8 +71,8 @@ def test_a_file_with_gradients_has_no_directions_and_no_certificate(changes):
 
 def test_a_file_has_the_choices_and_what_follows_from_them():
     told = PLAN.to_dict()
-    assert told["bounds"] == {"lipschitz": 1.0, "first_clip": 1.0, "diff_clip": 0.5}
-    assert (told["mu"], told["delta"], told["epsilon"]) == (1.0, 1e-5, PLAN.epsilon)
+    assert told["bounds"] == {"lipschitz": 1.0, "clip": 1.0, "diff_clip": 0.5}
+    assert (told["privacy"]["mu"], told["delta"], told["epsilon"]) == (1.0, 1e-5, PLAN.epsilon)
     for name in ("noise_std", "mu", "sensitivity", "tolerance", "passes", "oracle", "step"):
         assert told[name] == getattr(PLAN, name)
 
@@ -86,7 +93,7 @@ def test_a_file_has_the_choices_and_what_follows_from_them():
         {"step": None},
         # A choice that was edited alone gives other numbers.
         {"first_batch": PLAN.first_batch - 1},
-        {"bounds": {"first_clip": 2.0, "diff_clip": 0.5}},
+        {"bounds": {"clip": 2.0, "diff_clip": 0.5}},
         {"mechanism": "tree"},
     ],
 )
@@ -105,15 +112,27 @@ def test_a_number_that_does_not_follow_is_refused(changes):
         (edited().replace('"dim"', '"dam"'), r"missing \['dim'\], unknown \['dam'\]"),
         (edited(notes="x"), "notes cannot be 'x'"),
         (edited(notes=[1]), "notes cannot be 1"),
-        (edited(preset=3), "preset cannot be 3"),
+        (edited(method=3), "method cannot be 3"),
         (edited(bounds={"slope": 1.0}), "bounds cannot be"),
         (edited(dim=2.5), "dim must be a whole number"),
         (edited(dim=True), "dim must be a whole number"),
-        (edited(smoothing=1e300), "smoothing must lie between"),
-        (edited(epsilon=1.0), "epsilon 1 is not what mu 1 gives"),
-        (edited(mu=0.5), "epsilon 4.37718 is not what mu 0.5 gives"),
+        (
+            edited(estimate=PLAN.to_dict()["estimate"] | {"smoothing": 1e300}),
+            "smoothing must lie between",
+        ),
+        (
+            edited(privacy=PLAN.to_dict()["privacy"] | {"epsilon": 1.0}),
+            "epsilon 1 is not what mu 1",
+        ),
+        (
+            edited(privacy=PLAN.to_dict()["privacy"] | {"mu": 0.5}),
+            "epsilon 4.37718 is not what mu 0.5",
+        ),
         (edited(mu=float("nan")), "not a plan"),
-        (edited(sampler="sphere", sharing="batch"), "sharing must be one of record, block"),
+        (
+            edited(estimate=PLAN.to_dict()["estimate"] | {"sharing": "batch"}),
+            "sharing must be one of record, block",
+        ),
     ],
 )
 def test_what_is_no_plan_is_refused(text, says):
@@ -122,7 +141,7 @@ def test_what_is_no_plan_is_refused(text, says):
 
 
 def spoiled_plans(turns):
-    """How many of so many spoiled plans are read; none of those spends more than it says."""
+    """How many of `turns` spoiled plans are read; none of those spends more than it says."""
     rng, content, fields = random.Random(7), PLAN.to_json().encode(), PLAN.to_dict()
     read = 0
     for turn in range(turns):

@@ -15,11 +15,13 @@ import pytest
 from scipy.stats import t as student
 
 import blindstep as bs
-from blindstep.planning.choices import Choices
+from blindstep.planning.method import Problem
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import plan as make_plan
-from blindstep.planning.tight import Search
+from blindstep.planning.search import Search
+from blindstep.planning.tight import Tight
 from blindstep.private.statement import statement
+from plans import plan_of
 
 POPULATION, RECORDS = "the population", "the mean over the records"
 RUNS = 4
@@ -80,7 +82,7 @@ class Runs:
     def along(self, records, seed):
         """<a, x> at the means of all rounds of a run."""
         start = np.zeros(self.plan.dim)
-        made = bs.minimize(self._loss, start, records, plan=self.plan, seed=seed)
+        made = bs.minimize(self._loss, start, records, method=self.plan, seed=seed)
         return made.means @ self._direction
 
     def mean_norm(self, line, records, seed):
@@ -108,7 +110,7 @@ def check(plan, seed):
 
 
 def random_plan(number):
-    """The plan of a random request that promises something: every preset, one pass and several."""
+    """The plan of a random request that promises something: every method, one pass and several."""
     rng = np.random.default_rng(number)
     preset = ("tight", "klt", "tight", "paper")[number // 2 % 4]
     several = number % 2 == 1 and preset != "paper"
@@ -117,7 +119,7 @@ def random_plan(number):
     while True:
         lipschitz, radius = 10 ** rng.uniform(-0.5, 0.5, 2)
         asked = {
-            "preset": preset,
+            "method": preset,
             "dim": int(rng.integers(1, 4)),
             "records": int(10 ** (rng.uniform(1.2, 1.8) if several else rng.uniform(4.0, 4.6))),
             "privacy": bs.Privacy(mu=float(rng.uniform(4, 10))),
@@ -132,8 +134,8 @@ def random_plan(number):
         if preset == "paper" and number % 2 == 1:
             asked["oracle"] = "naive"
         try:
-            made = make_plan(**asked)
-        except bs.VacuousPlan:
+            made = plan_of(**asked)
+        except bs.errors.VacuousPlan:
             continue
         if not made.vacuous:
             return made
@@ -144,7 +146,7 @@ def random_plan(number):
 )
 def test_small_promises_hold(whose, records, passes):
     given = {"dim": 1, "radius": 1.0, "lipschitz": 1.0, "gap": 2.0, "oracle": "naive"}
-    plan = make_plan(**given, records=records, passes=passes, privacy=bs.Privacy(mu=10.0))
+    plan = plan_of(**given, records=records, passes=passes, privacy=bs.Privacy(mu=10.0))
     assert plan.certifies == whose
     assert check(plan, records) < 1
 
@@ -162,7 +164,7 @@ def test_forty_promises_hold(number):
 def test_two_thirds_of_a_tolerance_are_refuted():
     # Twenty radii to go in forty rounds, at full slope: most of the bound is used up.
     given = {"dim": 1, "records": 12_000, "rounds": 40, "horizon": 300, "radius": 1.0, "period": 1}
-    plan = make_plan(**given, lipschitz=1.0, gap=20.0, privacy=bs.Privacy(mu=10.0))
+    plan = plan_of(**given, lipschitz=1.0, gap=20.0, privacy=bs.Privacy(mu=10.0))
     rng, line = np.random.default_rng(0), far(plan)
     runs = Runs(plan, rng)
     values = [runs.mean_norm(line, drawn(line, plan, rng), seed) for seed in range(2)]
@@ -174,14 +176,11 @@ def test_two_thirds_of_a_tolerance_are_refuted():
 def test_what_holds_for_the_records_is_refuted_for_the_population(monkeypatch):
     """REVIEW 6.1: hardly any noise, few records, many passes. The mean over them says too little."""
     # An epsilon of 500,000 cannot be stated: another statement takes its place.
-    other = make_plan(dim=1, records=2, radius=0.5, bounds=bs.Clip(1.0), privacy=bs.Privacy(mu=1.0),
-                      horizon=1)  # fmt: skip
+    other = make_plan(Tight(radius=0.5, bounds=bs.Bounds(clip=1.0), horizon=1), dim=1, records=2, privacy=bs.Privacy(mu=1.0))  # fmt: skip
     stated = statement(other.terms, 1e-5, seeded=True)
     monkeypatch.setattr(Plan, "statement", lambda *_, **__: stated)
-    given = Choices(
-        *(1, bs.Privacy(mu=1e3), 0.5, bs.Lipschitz(1.0)), lipschitz=1.0, gap=1.0, passes=5000
-    )
-    search = Search(given, 2)
+    given = Tight(0.5, lipschitz=1.0, gap=1.0, passes=5000)
+    search = Search(given, Problem(1, 2, bs.Privacy(mu=1e3)))
     plan = search.plan_at(search.best())
     assert plan.certifies == RECORDS
     rng, lean = np.random.default_rng(0), 0.5

@@ -12,13 +12,14 @@ import blindstep as bs
 from blindstep.losses.pytrees import rounding
 from blindstep.planning.checks import doubts
 from driver_runs import CHOICES, NAIVE_PLAN, PLAN
+from plans import plan_of
 
 ONE = bs.Privacy(epsilon=1, delta=1e-5)
 
 
 def planned(records, dim=2, privacy=ONE, **choices):
-    choices = {"radius": 0.5, "bounds": bs.Clip(1.0), "passes": 20, **choices}
-    return bs.plan(records=records, dim=dim, privacy=privacy, **choices)
+    choices = {"radius": 0.5, "bounds": bs.Bounds(clip=1.0), "passes": 20, **choices}
+    return plan_of(records=records, dim=dim, privacy=privacy, **choices)
 
 
 def full(records, dim, privacy=ONE, **choices):
@@ -63,7 +64,13 @@ def test_a_warning_is_right_records_that_all_agree_are_outweighed():
 
 def test_what_tests_and_documents_run_is_not_hopeless():
     votes = {"oracle": "naive", "sharing": "record", "directions": 1, "first_batch": 400}
-    votes |= {"horizon": 10, "smoothing": 1.0, "reach": 0.2, "passes": 1, "bounds": bs.Range(0, 1)}
+    votes |= {
+        "horizon": 10,
+        "smoothing": 1.0,
+        "reach": 0.2,
+        "passes": 1,
+        "bounds": bs.Bounds(range=(0, 1)),
+    }
     others = [planned(4_000, 3, radius=1.0, **votes), planned(2_000), planned(24, **CHOICES)]
     others += [planned(1_000, 10**6, passes=5)]
     for plan in (PLAN, NAIVE_PLAN, *others):
@@ -71,8 +78,7 @@ def test_what_tests_and_documents_run_is_not_hopeless():
 
 
 def test_the_paper_s_own_plans_travel_as_far_as_they_smooth():
-    paper = bs.plan(records=10_000, dim=5, privacy=ONE, radius=0.5, preset="paper", lipschitz=1.0,
-                    gap=1.0, horizon=4)  # fmt: skip
+    paper = bs.plan(bs.Paper(radius=0.5, lipschitz=1.0, gap=1.0, horizon=4), records=10_000, dim=5, privacy=ONE)  # fmt: skip
     assert doubts(paper) == ()
 
 
@@ -105,15 +111,15 @@ def test_every_driver_says_so_before_anything_is_spent(driver, tmp_path):
 
     calls = {
         "compiled": lambda: bs.minimize(
-            loss, start, data, plan=hopeless, checkpoint=tmp_path / "a"
+            loss, start, data, method=hopeless, checkpoint=tmp_path / "a"
         ),
-        "host": lambda: bs.host.minimize(
-            loss, start, data, plan=hopeless, checkpoint=tmp_path / "a"
+        "host": lambda: bs.minimize(
+            loss, start, data, method=hopeless, evaluate=bs.Host(), checkpoint=tmp_path / "a"
         ),
         "ask": lambda: bs.Optimizer(hopeless, start, checkpoint=tmp_path / "a"),
     }
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(bs.HopelessPlan, match="3 records"):
+        with pytest.raises(bs.errors.HopelessPlan, match="3 records"):
             calls[driver]()
     assert not (tmp_path / "a").exists()

@@ -1,4 +1,4 @@
-"""Presets `tight` and `klt`: less noise for the same guarantee, and a search that finds the best."""
+"""Methods `tight` and `klt`: less noise for the same guarantee, and a search that finds the best."""
 
 import math
 
@@ -6,16 +6,18 @@ import jax
 import numpy as np
 import pytest
 from benchmarks import auto_grid
+from tests.support.plans import plan_of
 
 from blindstep.errors import InvalidArgument
-from blindstep.estimate.bounds import Clip, Range
+from blindstep.estimate.bounds import Bounds
+from blindstep.estimate.directions import Sphere
 from blindstep.estimate.frames import Haar, Structured
 from blindstep.planning.bound import least_tolerance
-from blindstep.planning.planner import plan as make_plan
-from blindstep.planning.theory import clip_bias, frame_moments, sphere_moments
-from blindstep.planning.tight import Search
+from blindstep.planning.search import Search
+from blindstep.planning.theory import clip_bias
 from blindstep.private.schedule import MOST_RELEASES, Schedule
 from blindstep.private.statement import Privacy
+from plans import plan_of
 
 PRINTED = 4.599  # noise of the paper's constants at d = 100, T = 1024, mu = 1, per coordinate
 
@@ -30,7 +32,7 @@ def plan(**choices):
         "records": 10**6,
         **choices,
     }
-    return make_plan(**arguments)
+    return plan_of(**arguments)
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +54,7 @@ def worst_ratio(seeds):
     coarse = auto_grid.Grid(periods=(0, 2, 6), blocks=(0, 4, 8), batches=(0, 4, 8), ratios=(0,))
     problems = [auto_grid.random_problem(np.random.default_rng(seed)) for seed in seeds]
     return max(
-        make_plan(**problem).tolerance / auto_grid.best_fixed(problem, coarse)
-        for problem in problems
+        plan_of(**problem).tolerance / auto_grid.best_fixed(problem, coarse) for problem in problems
     )
 
 
@@ -70,8 +71,8 @@ def test_the_search_is_within_5_percent_of_every_fixed_choice_of_ten_problems():
 
 def test_the_plan_states_the_bound_that_the_search_minimised():
     problem = auto_grid.random_problem(np.random.default_rng(9))
-    made = make_plan(**problem)
-    search = Search(auto_grid.choices_for(problem), problem["records"])
+    made = plan_of(**problem)
+    search = Search(*auto_grid.asked_by(problem))
     assert made.tolerance == search.bound(search.best())
     assert least_tolerance(made) < made.tolerance
     assert made.mu == pytest.approx(made.privacy.mu, rel=1e-9)
@@ -123,9 +124,9 @@ def test_a_clip_on_differences_is_paid_for():
     fixed = {"horizon": 64, "period": 8, "first_batch": 800, "diff_batch": 100, "smoothing": 0.05}
     free = plan(**fixed)
     unclipped = free.clips[1]
-    harmless = plan(**fixed, bounds=Clip(100.0, 1.01 * unclipped))
+    harmless = plan(**fixed, bounds=Bounds(clip=100.0, diff_clip=1.01 * unclipped))
     assert harmless.bound == free.bound
-    clipped = plan(**fixed, bounds=Clip(100.0, 0.1 * unclipped))
+    clipped = plan(**fixed, bounds=Bounds(clip=100.0, diff_clip=0.1 * unclipped))
     assert clipped.bound.bias > free.bound.bias
     assert clipped.noise_std < free.noise_std
 
@@ -141,17 +142,17 @@ def test_records_beyond_what_can_be_numbered_are_left_over():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(InvalidArgument, match="do not hold one round"):
         plan(records=10, horizon=1000)
-    with pytest.raises(InvalidArgument, match="preset paper ties passes, got passes=2"):
-        plan(preset="paper", passes=2)
-    with pytest.raises(InvalidArgument, match="preset klt ties"):
-        plan(preset="klt", horizon=2)
+    with pytest.raises(InvalidArgument, match=r"Paper\(\) has no argument 'passes'"):
+        plan(method="paper", passes=2)
+    with pytest.raises(InvalidArgument, match=r"Klt\(\) has no argument 'horizon'"):
+        plan(method="klt", horizon=2)
     # The reason is the gate's own, not that records were too few.
     with pytest.raises(InvalidArgument, match="rounding 10000000 coordinates to the lattice"):
         plan(dim=10**7, privacy=Privacy(mu=1e-3), records=10**9, sharing="record", horizon=16)
 
 
 def test_by_clip_norm_without_lipschitz():
-    known = {"lipschitz": None, "gap": None, "bounds": Clip(0.5)}
+    known = {"lipschitz": None, "gap": None, "bounds": Bounds(clip=0.5)}
     made = plan(**known, records=4000, passes=40)
     assert made.tolerance is None
     assert "nothing is certified" in made.explain()
@@ -171,23 +172,23 @@ def test_by_clip_norm_without_lipschitz():
 
 def test_by_clip_norm_with_a_longer_period():
     fixed = {"period": 5, "horizon": 10, "first_batch": 100, "diff_batch": 20}
-    made = plan(lipschitz=None, gap=None, bounds=Clip(1.0, 0.2), records=4000, **fixed)
+    made = plan(
+        lipschitz=None, gap=None, bounds=Bounds(clip=1.0, diff_clip=0.2), records=4000, **fixed
+    )
     assert (made.oracle, made.mechanism, made.rounds) == ("variance-reduced", "blt", 11)
     assert made.clips == (1.0, 0.2)
-    by_range = plan(lipschitz=None, gap=None, bounds=Range(0, 1), records=4000, **fixed)
+    by_range = plan(lipschitz=None, gap=None, bounds=Bounds(range=(0, 1)), records=4000, **fixed)
     assert by_range.clips[1] > by_range.clips[0]
 
 
 def test_klt_is_a_plan_of_its_own():
-    made = plan(preset="klt", dim=20)
+    made = plan(method="klt", dim=20)
     assert made.first_batch == made.period
     assert made.mechanism == "tree"
     assert "Kornowski" in made.explain()
     assert made.mu <= 1.0
-    with pytest.raises(InvalidArgument, match="give both"):
-        plan(preset="klt", gap=None)
     with pytest.raises(InvalidArgument, match="rounding 10000000 coordinates to the lattice"):
-        plan(preset="klt", dim=10**7, privacy=Privacy(mu=1e-3))
+        plan(method="klt", dim=10**7, privacy=Privacy(mu=1e-3))
 
 
 @pytest.mark.parametrize("sampler", [Haar(), Structured()])
@@ -201,6 +202,6 @@ def test_clip_bias_bounds_the_real_one(sampler):
         for coefficients in (np.asarray(frames[..., 0]), (up - down) / math.sqrt(2)):
             norms = np.linalg.norm(coefficients, axis=-1)
             excess = np.maximum(norms - clip, 0).mean()
-            assert excess <= clip_bias(frame_moments(dim, dim), clip) + 1e-12
-        plain = clip_bias(sphere_moments(dim, dim), clip)
-        assert plain >= clip_bias(frame_moments(dim, dim), clip)
+            assert excess <= clip_bias(Structured().moments(dim, dim), clip) + 1e-12
+        plain = clip_bias(Sphere().moments(dim, dim), clip)
+        assert plain >= clip_bias(Structured().moments(dim, dim), clip)

@@ -13,7 +13,6 @@ import pytest
 from scipy import stats
 
 from blindstep.errors import HorizonExceeded, InvalidArgument, SecretCopied
-from blindstep.optimize.prefix import MECHANISMS
 from blindstep.private.gate import (
     Contributions,
     Memory,
@@ -23,6 +22,7 @@ from blindstep.private.gate import (
     release_records,
 )
 from blindstep.private.lattice import STD
+from blindstep.private.mechanisms import MECHANISMS
 from blindstep.private.noise import fresh_keys, lattice_noise
 from blindstep.private.schedule import Kind, Schedule
 from blindstep.private.terms import Terms

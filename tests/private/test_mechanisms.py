@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from blindstep.errors import InvalidArgument
-from blindstep.optimize.prefix import MECHANISMS, prefix_of
+from blindstep.optimize.prefix import prefix_of
 from blindstep.private import columns, mechanisms
 from blindstep.private.blt_table import TABLE
 from blindstep.private.columns import check_mechanism, matrix_of
 from blindstep.private.mechanisms import (
     BLT,
+    MECHANISMS,
     BinaryTree,
     Independent,
     Mechanism,
@@ -254,7 +255,7 @@ def test_a_mechanism_has_its_name_alone():
     written = {"name": Window.name, "__module__": __name__, "__qualname__": "Window"}
     again = type("Window", (Window,), written)
     assert Mechanism.named(Window.name) is again  # a cell of a notebook that is run again
-    mechanisms._NAMED[Window.name] = Window
+    mechanisms.MECHANISMS[Window.name] = Window
 
 
 # -- columns of norm 1, in exact rational arithmetic on the floats in use --------------------------

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blindstep.optimize.prefix import MECHANISMS, prefix_of
+from blindstep.optimize.prefix import prefix_of
 from blindstep.private.columns import matrix_of
 from blindstep.private.lattice import LARGEST, STD
+from blindstep.private.mechanisms import MECHANISMS
 from gates import batches_of, block_of, make_gate, make_terms
 
 SIZE, PERIOD, NOISE = 400, 4, 0.7

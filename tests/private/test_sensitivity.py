@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from blindstep.errors import InvalidArgument
-from blindstep.optimize.prefix import MECHANISMS
 from blindstep.private.lattice import STD
+from blindstep.private.mechanisms import MECHANISMS
 from blindstep.private.schedule import Kind, Schedule
 from blindstep.private.terms import Terms, calibrated
 from gates import batches_of, block_of, lattice, make_gate, make_terms

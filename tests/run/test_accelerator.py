@@ -12,6 +12,7 @@ import pytest
 import blindstep as bs
 from blindstep.estimate import chunks
 from losses import capped_distance
+from plans import plan_of
 
 DIM = 150
 PLANS = {
@@ -32,16 +33,16 @@ def test_a_run_is_the_same_on_an_accelerator(monkeypatch, name):
     # Groups of a few steps, so that 12 steps are several of them.
     few = dataclasses.replace(chunks._ACCELERATOR, drawn=8 * PLANS[name]["directions"] * DIM)
     monkeypatch.setattr(chunks, "_ACCELERATOR", few)
-    plan = bs.plan(
+    plan = plan_of(
         records=120,
         dim=DIM,
         privacy=bs.Privacy(mu=1.0),
         radius=1.0,
-        bounds=bs.Clip(1.0, 0.5),
+        bounds=bs.Bounds(clip=1.0, diff_clip=0.5),
         **{"horizon": 12, "first_batch": 3, "diff_batch": 2, "rounds": 1, **PLANS[name]},
     )
     data = np.random.default_rng(0).normal(size=(120, DIM))
-    run = lambda: bs.minimize(capped_distance, np.zeros(DIM), data, plan=plan, seed=1)  # noqa: E731
+    run = lambda: bs.minimize(capped_distance, np.zeros(DIM), data, method=plan, seed=1)  # noqa: E731
     here = run()
     jax.clear_caches()
     try:

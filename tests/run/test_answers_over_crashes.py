@@ -137,8 +137,13 @@ def test_a_step_is_only_ever_released_from_the_answers_it_had(place, monkeypatch
 
     def life():
         if driver == "host":
-            return bs.host.minimize(
-                lambda x, z: chance.random(), np.zeros(2), DATA, plan=SHORT, checkpoint=place
+            return bs.minimize(
+                lambda x, z: chance.random(),
+                np.zeros(2),
+                DATA,
+                method=SHORT,
+                evaluate=bs.Host(),
+                checkpoint=place,
             )
         opt = bs.Optimizer(SHORT, np.zeros(2), checkpoint=place)
         try:

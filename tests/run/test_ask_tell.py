@@ -127,29 +127,29 @@ def test_what_is_no_number_counts_zero(whole):
 def test_an_answer_nobody_asked_for():
     opt, other = begin(), begin(seed=1)
     query = opt.ask()
-    with pytest.raises(bs.InvalidArgument, match=r"nobody asked.*not one of run"):
+    with pytest.raises(bs.errors.InvalidArgument, match=r"nobody asked.*not one of run"):
         opt.tell(other.ask(), np.zeros(len(query)))
     for wrong in (-1, len(query)):
-        with pytest.raises(bs.InvalidArgument, match=f"nobody asked question {wrong}"):
+        with pytest.raises(bs.errors.InvalidArgument, match=f"nobody asked question {wrong}"):
             opt.tell(query, [123.456], where=[wrong])
     for answers, where in (([1.0], None), ([1.0, 2.0], [0]), ([1.0], [0.0]), ([1.0], [[0]])):
-        with pytest.raises(bs.InvalidArgument, match="one value for each"):
+        with pytest.raises(bs.errors.InvalidArgument, match="one value for each"):
             opt.tell(query, answers, where=where)
     assert len(opt.unanswered()) == len(query)
     opt.tell(query, np.zeros(len(query)))
-    with pytest.raises(bs.InvalidArgument, match="older checkpoint"):
+    with pytest.raises(bs.errors.InvalidArgument, match="older checkpoint"):
         begin().tell(opt.ask(), np.zeros(len(opt.ask())))
 
 
 def test_running_past_the_plan_is_an_error():
     opt = begin(NAIVE_PLAN)
-    with pytest.raises(bs.InvalidArgument, match="round 1 of"):
+    with pytest.raises(bs.errors.InvalidArgument, match="round 1 of"):
         opt.result()
     assert "round 1, step 1 of" in repr(opt)
     play(opt)
     assert "done" in repr(opt)
     assert opt.missing().size == opt.unanswered().size == 0
-    with pytest.raises(bs.HorizonExceeded, match="plan a longer run"):
+    with pytest.raises(bs.errors.HorizonExceeded, match="plan a longer run"):
         opt.ask()
 
 
@@ -215,7 +215,7 @@ def test_a_question_is_plain_json():
         assert (question["round"], question["step"]) == query.id
         np.testing.assert_array_equal(question["point"], query.points[place])
     for nobody in (-1, len(query)):
-        with pytest.raises(bs.InvalidArgument, match="nobody asked question"):
+        with pytest.raises(bs.errors.InvalidArgument, match="nobody asked question"):
             query.question(nobody)
 
 

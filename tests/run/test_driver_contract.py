@@ -2,11 +2,8 @@
 
 import copy
 import dataclasses
-import inspect
 import json
 import pickle
-import re
-import typing
 
 import jax
 import numpy as np
@@ -17,7 +14,6 @@ from blindstep.errors import BudgetExceeded, CheckpointMismatch, LedgerUnwritabl
 from blindstep.ledger import fingerprints
 from blindstep.ledger.ledger import Ledger, read_ledger
 from blindstep.private.lattice import LARGEST, STD
-from blindstep.run.planned import CHOICES as PLANNED
 from driver_runs import (
     BUDGET,
     DATA,
@@ -32,16 +28,13 @@ from driver_runs import (
     run,
     same,
 )
+from plans import plan_of
 from storage_helpers import flip
 
 PLANS = {
     "variance-reduced, own directions": PLAN,
     "naive, the frame of a block": NAIVE_PLAN,
-    "variance-reduced, the frame of a block": bs.plan(
-        records=24, dim=2, **BUDGET, bounds=bs.Lipschitz(1.0) & bs.Clip(1.0, 0.5), horizon=6, period=3,
-        first_batch=5, diff_batch=3, directions=1, sharing="block", mechanism="blt", rounds=2,
-        passes=2,
-    ),
+    "variance-reduced, the frame of a block": plan_of(records=24, dim=2, **BUDGET, bounds=bs.Bounds(lipschitz=1.0) & bs.Bounds(clip=1.0, diff_clip=0.5), horizon=6, period=3, first_batch=5, diff_batch=3, directions=1, sharing="block", mechanism="blt", rounds=2, passes=2),
 }  # fmt: skip
 
 
@@ -143,7 +136,7 @@ def test_seeded_runs_repeat_and_say_so_unseeded_ones_do_not(driver, whole):
 def test_an_optimizer_cannot_be_copied():
     opt = bs.Optimizer(PLAN, np.zeros(2))
     for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(bs.SecretCopied, match="start a second run instead"):
+        with pytest.raises(bs.errors.SecretCopied, match="start a second run instead"):
             attempt(opt)
 
 
@@ -153,10 +146,7 @@ LINE = np.zeros((2 * RELEASES, 1))
 
 def one_dimensional(data, driver):
     """Norms of releases at known increments: the loss is linear, and the path does not matter."""
-    plan = bs.plan(
-        records=len(data), dim=1, **BUDGET, bounds=bs.Clip(1.0), horizon=1, first_batch=2, directions=1,
-        rounds=RELEASES, passes=1, sharing="record",
-    )  # fmt: skip
+    plan = plan_of(records=len(data), dim=1, **BUDGET, bounds=bs.Bounds(clip=1.0), horizon=1, first_batch=2, directions=1, rounds=RELEASES, passes=1, sharing="record")  # fmt: skip
     result = run(driver, plan=plan, data=data, loss=lambda x, z: x[0] * z[0])
     return result.history.gradient_norm.ravel(), plan.noise_std / STD
 
@@ -225,7 +215,7 @@ def test_a_run_past_the_budget_is_refused_before_anything_is_evaluated(
             run(each, tmp_path / each, ledger=ledger, seed=2)
     assert seen == []
     assert ledger.read_bytes() == before
-    with pytest.raises(bs.InvalidArgument, match="give checkpoint or ledger"):
+    with pytest.raises(bs.errors.InvalidArgument, match="give checkpoint or ledger"):
         run(driver, budget=bs.Privacy(mu=2.0))
 
 
@@ -312,7 +302,6 @@ def test_without_a_checkpoint_there_are_no_files(driver, tmp_path, monkeypatch):
 
 CALLS = {
     "minimize": (bs.minimize, (lambda x, z: 0.0, np.zeros(2), DATA)),
-    "host.minimize": (bs.host.minimize, (lambda x, z: 0.0, np.zeros(2), DATA)),
     "Optimizer": (bs.Optimizer, (PLAN, np.zeros(2))),
 }
 
@@ -320,40 +309,28 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_mistyped_argument_is_answered_with_the_nearest_one(name):
     function, arguments = CALLS[name]
-    called = name.removeprefix("host.")
-    with pytest.raises(bs.InvalidArgument, match=rf"^{called}\(\) .*'chekpoint'.*'checkpoint'"):
+    with pytest.raises(
+        bs.errors.InvalidArgument, match=rf"^{name}\(\) .*'chekpoint'.*'checkpoint'"
+    ):
         function(*arguments, chekpoint="run")
-    with pytest.raises(bs.InvalidArgument, match=r"'xyz': it has .*ledger"):
+    with pytest.raises(bs.errors.InvalidArgument, match=r"'xyz': it has .*ledger"):
         function(*arguments, xyz=1)
 
 
-@pytest.mark.parametrize("name", ["minimize", "host.minimize"])
-def test_every_choice_is_spelled_out_with_its_type(name):
-    function = CALLS[name][0]
-    parameters = inspect.signature(function).parameters
-    assert not [p for p in parameters.values() if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    types, known = typing.get_type_hints(function), typing.get_type_hints(bs.plan)
-    for choice in PLANNED:
-        assert parameters[choice].default is None
-        assert types[choice] == known[choice] | None
-        # Described here, or where the docstring points to.
-        described = function.__doc__ + bs.minimize.__doc__ * (
-            "`blindstep.minimize`" in function.__doc__
-        )
-        assert re.search(rf"\b{choice}:", described)
-    with pytest.raises(
-        bs.InvalidArgument, match="give a ready plan or privacy, radius, rounds, not both"
-    ):
-        function(*CALLS[name][1], plan=PLAN, **BUDGET, rounds=3)
-    with pytest.raises(bs.InvalidArgument, match="give privacy"):
-        function(*CALLS[name][1], rounds=3)
+@pytest.mark.parametrize("evaluate", [None, bs.Host()])
+def test_a_plan_has_the_budget_and_a_method_needs_one(evaluate):
+    given = (lambda x, z: abs(x[0] - z[0]), np.zeros(2), DATA)
+    with pytest.raises(bs.errors.InvalidArgument, match="give privacy or a ready plan, not both"):
+        bs.minimize(*given, bs.Privacy(mu=1.0), method=PLAN, evaluate=evaluate)
+    with pytest.raises(bs.errors.InvalidArgument, match="give privacy, such as"):
+        bs.minimize(*given, method=bs.Auto(), evaluate=evaluate)
 
 
 def test_a_plan_for_others_is_refused(driver):
-    with pytest.raises(bs.InvalidArgument, match="plan again"):
+    with pytest.raises(bs.errors.InvalidArgument, match="plan again"):
         run(driver, start=np.zeros(3))
     if driver != "ask":
         with pytest.raises(
-            bs.InvalidArgument, match="for 24 records in dimension 2, but there are 23"
+            bs.errors.InvalidArgument, match="for 24 records in dimension 2, but there are 23"
         ):
             run(driver, data=DATA[:23])

@@ -42,7 +42,7 @@ def friedman():
     target = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2
     target += 10 * x[:, 3] + 5 * x[:, 4] + random.normal(size=ROWS)
     data = table([*x.T, np.ones(ROWS)], target)
-    return data, bs.minimize(absolute, np.zeros(11, np.float32), data, privacy=BUDGET)
+    return data, bs.minimize(absolute, np.zeros(11, np.float32), data, BUDGET)
 
 
 @pytest.mark.slow
@@ -65,5 +65,5 @@ def test_metres_and_kilograms_come_out_as_without_privacy():
     years = random.uniform(20, 80, ROWS)
     pressure = 80 + 0.4 * kilograms + 0.3 * years - 10 * metres + random.normal(0, 6, ROWS)
     data = table([metres, kilograms, years, np.ones(ROWS)], pressure)
-    result = bs.minimize(absolute, np.zeros(4, np.float32), data, privacy=BUDGET)
+    result = bs.minimize(absolute, np.zeros(4, np.float32), data, BUDGET)
     assert error(result.params, data) < 1.1 * without_privacy(data)  # a constant: 1.5 times

@@ -9,23 +9,31 @@ import numpy as np
 import pytest
 
 import blindstep as bs
+from blindstep.insight.tables import fraction_clipped
 from blindstep.ledger.ledger import read_ledger
 from blindstep.private.lattice import STD
 from blindstep.private.noise import fresh_keys, lattice_noise
 from blindstep.private.schedule import Kind
 from driver_runs import BUDGET, DATA, cut_after, run, same
 from gates import make_gate, of_rows
+from plans import plan_of
 
 # 2 passes over 24 records: steps on half of them; and blocks of a gradient and three differences.
-NAIVE = {**BUDGET, "bounds": bs.Clip(0.8), "horizon": 2, "first_batch": 12, "passes": 2}
+NAIVE = {**BUDGET, "bounds": bs.Bounds(clip=0.8), "horizon": 2, "first_batch": 12, "passes": 2}
 BLOCKS = {
-    **{**BUDGET, "bounds": bs.Clip(0.8, 0.2), "horizon": 4, "period": 4, "mechanism": "tree"},
+    **{
+        **BUDGET,
+        "bounds": bs.Bounds(clip=0.8, diff_clip=0.2),
+        "horizon": 4,
+        "period": 4,
+        "mechanism": "tree",
+    },
     **{"first_batch": 6, "diff_batch": 2, "passes": 2},
 }
 
 
 def planned(choices=NAIVE, **more):
-    return bs.plan(records=24, dim=2, estimate="gradient", **choices, **more)
+    return plan_of(records=24, dim=2, estimate="gradient", **choices, **more)
 
 
 def square(x, z):
@@ -111,18 +119,22 @@ def test_a_run_cut_short_gives_the_same_bits(choices, tmp_path, monkeypatch):
     whole = run(plan=plan, loss=square)
     cut_after(monkeypatch, 2, "compiled", tmp_path / "run", plan=plan, loss=square)
     assert same(run("compiled", tmp_path / "run", plan=plan, loss=square), whole)
-    assert json.loads((tmp_path / "run" / "plan.json").read_text())["estimate"] == "gradient"
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["estimate"] == {
+        "kind": "gradient"
+    }
     spent = read_ledger(tmp_path / "run" / "ledger.jsonl").spent()
     assert spent == pytest.approx(plan.mu, rel=1e-9)
 
 
 def test_a_run_in_natural_units_goes_on_and_is_not_taken_for_one_from_values(tmp_path):
     given = {"privacy": bs.Privacy(mu=4.0), "seed": 3, "checkpoint": tmp_path / "run"}
-    first = bs.minimize(square, np.zeros(2), DATA, **given, estimate="gradient")
-    assert (first.plan.preset, first.plan.estimate) == ("auto", "gradient")
+    first = bs.minimize(square, np.zeros(2), DATA, method=bs.Auto(estimate="gradient"), **given)
+    assert (first.plan.method, first.plan.differentiates) == ("auto", True)
     assert np.isfinite(first.history.loss).all()  # the loss rides along
-    assert same(bs.minimize(square, np.zeros(2), DATA, **given, estimate="gradient"), first)
-    with pytest.raises(bs.CheckpointMismatch):
+    assert same(
+        bs.minimize(square, np.zeros(2), DATA, method=bs.Auto(estimate="gradient"), **given), first
+    )
+    with pytest.raises(bs.errors.CheckpointMismatch):
         bs.minimize(square, np.zeros(2), DATA, **given)
 
 
@@ -154,17 +166,14 @@ def test_the_audit_reaches_the_claim_and_does_not_pass_it(choices):
 
 
 def test_an_audit_with_canaries_holds():
-    plan = bs.plan(
-        records=4000, dim=2, estimate="gradient", horizon=1, first_batch=4,
-        privacy=bs.Privacy(mu=2.0), radius=1.0, bounds=bs.Clip(1.0),
-    )  # fmt: skip
-    found = bs.audit(plan, method="one-run", seed=0)
+    plan = bs.plan(bs.Tight(estimate="gradient", horizon=1, first_batch=4, radius=1.0, bounds=bs.Bounds(clip=1.0)), records=4000, dim=2, privacy=bs.Privacy(mu=2.0))  # fmt: skip
+    found = bs.audit(plan, attack="one-run", seed=0)
     assert found.holds, found.reason
     assert 0.6 * found.claimed_mu < found.lower_bound_mu <= found.claimed_mu
 
 
 def test_how_many_records_are_clipped_can_be_asked():
-    share = bs.fraction_clipped(square, np.zeros(2), DATA, planned())
+    share = fraction_clipped(square, np.zeros(2), DATA, planned())
     assert share == pytest.approx(np.mean(np.linalg.norm(DATA, axis=1) > 0.8))
 
 
@@ -209,7 +218,7 @@ WITHOUT = {
 @pytest.mark.parametrize("kind", WITHOUT)
 def test_a_loss_without_gradients_is_refused_before_anything_is_spent(kind, tmp_path):
     loss, says = WITHOUT[kind]
-    with pytest.raises(bs.InvalidArgument, match=says) as refused:
+    with pytest.raises(bs.errors.InvalidArgument, match=says) as refused:
         run("compiled", tmp_path / "run", plan=planned(), loss=loss)
     assert "Nothing was spent. Leave out estimate='gradient'" in str(refused.value)
     assert not (tmp_path / "run").exists()
@@ -217,7 +226,7 @@ def test_a_loss_without_gradients_is_refused_before_anything_is_spent(kind, tmp_
 
 def test_rehearse_false_lets_a_staircase_pass_but_no_loss_that_cannot_be_differentiated():
     run(plan=planned(), loss=WITHOUT["0/1"][0], rehearse=False)
-    with pytest.raises(bs.InvalidArgument, match="cannot differentiate"):
+    with pytest.raises(bs.errors.InvalidArgument, match="cannot differentiate"):
         run(plan=planned(), loss=called_back, rehearse=False)
 
 
@@ -229,13 +238,13 @@ def test_a_flat_start_is_no_staircase():
 
 
 def test_a_gradient_that_is_never_finite_is_a_warning():
-    with pytest.warns(bs.LossNotFinite, match="the loss or its gradient is not finite"):
+    with pytest.warns(bs.errors.LossNotFinite, match="the loss or its gradient is not finite"):
         run(plan=planned(), loss=lambda x, z: jnp.sqrt(jnp.sum(x**2)) + 0.0 * z[0])
 
 
 @pytest.mark.parametrize("driver", ["host", "ask"])
 def test_drivers_of_values_refuse_a_plan_with_gradients(driver, tmp_path):
-    with pytest.raises(bs.InvalidArgument, match=r"run it with blindstep\.minimize"):
+    with pytest.raises(bs.errors.InvalidArgument, match=r"run it with blindstep\.minimize"):
         run(driver, tmp_path / "run", plan=planned())
     assert not (tmp_path / "run").exists()
 
@@ -248,17 +257,19 @@ def test_drivers_of_values_refuse_a_plan_with_gradients(driver, tmp_path):
         ({"smoothing": 0.1}, "smoothing is for estimates from values"),
         ({"lipschitz": 1.0}, "lipschitz asks for a certificate"),
         ({"gap": 1.0}, "gap asks for a certificate"),
-        ({"bounds": bs.Range(0, 1)}, "nothing bounds a record's gradient"),
-        ({"preset": "paper"}, "preset paper is made for estimates from values"),
-        ({"preset": "klt"}, "preset klt is made for estimates from values"),
-        ({"radius": None, "bounds": None, "horizon": None, "first_batch": None, "directions": 3},
-         "draws none"),
-        ({"radius": None, "questions": 2}, "what people answer is a value"),
+        ({"bounds": bs.Bounds(range=(0, 1))}, "nothing bounds a record's gradient"),
+        ({"method": "paper"}, r"Paper\(\) has no argument 'estimate'"),
+        ({"method": "klt"}, r"Klt\(\) has no argument 'estimate'"),
     ],
-)  # fmt: skip
+)
 def test_what_gradients_leave_no_choice_of_is_refused(change, says):
-    with pytest.raises(bs.InvalidArgument, match=says):
-        bs.plan(**{"records": 24, "dim": 2, "estimate": "gradient", **NAIVE, **change})
+    with pytest.raises(bs.errors.InvalidArgument, match=says):
+        plan_of(**{"records": 24, "dim": 2, "estimate": "gradient", **NAIVE, **change})
+
+
+def test_a_run_that_finds_its_scales_draws_no_directions_either():
+    with pytest.raises(bs.errors.InvalidArgument, match="draws none"):
+        bs.Auto(estimate="gradient", directions=3)
 
 
 # -- what it is for -----------------------------------------------------------------------------------
@@ -278,9 +289,17 @@ def test_it_ends_lower_than_values_do_with_the_same_budget_and_nothing_tuned():
     def mean_loss(w):
         return float(np.mean((np.tanh(features @ np.asarray(w)) - data["y"]) ** 2))
 
-    given = {"privacy": bs.Privacy(epsilon=4.0, delta=1e-5), "evaluations": 2**18, "seed": 0}
+    given = {"privacy": bs.Privacy(epsilon=4.0, delta=1e-5), "seed": 0}
     values, gradients = (
-        mean_loss(bs.minimize(loss, np.zeros(200), data, **given, estimate=estimate).params)
+        mean_loss(
+            bs.minimize(
+                loss,
+                np.zeros(200),
+                data,
+                method=bs.Auto(estimate=estimate, evaluations=2**18),
+                **given,
+            ).params
+        )
         for estimate in ("values", "gradient")
     )
     assert gradients < 0.9 * values < mean_loss(np.zeros(200))

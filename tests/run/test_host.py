@@ -23,6 +23,7 @@ from blindstep.run import host
 from blindstep.run.progress import RunProgress, how_to_go_on
 from driver_runs import BUDGET, DATA, SHORT, run, same
 from losses import capped_distance_numpy
+from plans import plan_of
 
 ONE = int(np.argmin(np.linalg.norm(DATA, axis=1)))  # its loss is not flat at the start
 START = np.zeros(2)
@@ -91,8 +92,7 @@ def test_any_map_and_any_executor_in_any_order(alone):
 @pytest.mark.parametrize("memory", [2**20, 400])
 def test_a_step_is_cut_into_pieces_that_make_it_up(monkeypatch, sharing, batch, memory):
     monkeypatch.setattr(host, "_POINTS", memory)
-    plan = bs.plan(records=200, dim=2, **BUDGET, bounds=bs.Clip(1.0), horizon=1, first_batch=batch,
-                   directions=2, sharing=sharing, rounds=1)  # fmt: skip
+    plan = plan_of(records=200, dim=2, **BUDGET, bounds=bs.Bounds(clip=1.0), horizon=1, first_batch=batch, directions=2, sharing=sharing, rounds=1)  # fmt: skip
     data = np.random.default_rng(0).normal(size=(200, 2))
     query = bs.Optimizer(plan, START, seed=1).ask()
     work = Work(capped_distance_numpy, query.space, False, None)
@@ -276,14 +276,14 @@ def test_an_engine_that_is_gone_is_an_error_that_tells_nothing(how):
 
 
 def test_arguments_are_checked_before_anything_is_evaluated():
-    with pytest.raises(bs.InvalidArgument, match=r"loss\(params, record\)"):
+    with pytest.raises(bs.errors.InvalidArgument, match=r"loss\(params, record\)"):
         short(lambda x: 0.0)
     for how, said in (
         ({"executor": Dying(), "map": map}, "not both"),
         ({"timeout": -1.0}, "timeout"),
         ({"seed": -1}, "seed"),
     ):
-        with pytest.raises(bs.InvalidArgument, match=said):
+        with pytest.raises(bs.errors.InvalidArgument, match=said):
             short(**how)
     # A built-in function, whose arguments nobody can see. It fails for everybody.
     assert short(max, rehearse=False).means.shape == (2, 2)

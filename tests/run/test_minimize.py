@@ -15,6 +15,7 @@ from blindstep.losses.error_checks import telling_failures
 from blindstep.losses.pytrees import ParameterSpace
 from blindstep.run import compiled
 from driver_runs import BUDGET, CHOICES, DATA, NAIVE, NAIVE_PLAN, PLAN, run, same
+from plans import method_of, plan_of
 
 START = np.zeros(2)
 
@@ -22,7 +23,7 @@ START = np.zeros(2)
 def test_it_gets_closer():
     target = np.array([0.3, -0.4])
     people = target + 0.1 * np.random.default_rng(1).normal(size=(24, 2))
-    plan = bs.plan(records=24, dim=2, **CHOICES | {"privacy": bs.Privacy(mu=8.0)})
+    plan = plan_of(records=24, dim=2, **CHOICES | {"privacy": bs.Privacy(mu=8.0)})
     result = run(plan=plan, data=people)
     assert np.linalg.norm(result.params - target) < 0.3
     assert result.privacy.mu <= 8.0
@@ -36,7 +37,8 @@ def test_a_second_call_compiles_nothing_whatever_data_start_budget_and_seed():
         return jnp.sum(jnp.abs(p - z))
 
     def call(start, data, mu):
-        bs.minimize(loss, start, data, **NAIVE | {"privacy": bs.Privacy(mu=mu)})
+        method = method_of(**{name: at for name, at in NAIVE.items() if name != "privacy"})
+        bs.minimize(loss, start, data, bs.Privacy(mu=mu), method=method)
 
     call(START, DATA, 1.0)
     first = len(traces)
@@ -48,8 +50,7 @@ def test_a_second_call_compiles_nothing_whatever_data_start_budget_and_seed():
 
 def test_memory_is_bounded_by_a_chunk():
     records, dim = 100_000, 1000
-    plan = bs.plan(records=records, dim=dim, **BUDGET, preset="paper", lipschitz=1.0, horizon=2,
-                   first_batch=records - 1, diff_batch=1, rounds=1)  # fmt: skip
+    plan = plan_of(records=records, dim=dim, **BUDGET, method="paper", lipschitz=1.0, gap=1.0, horizon=2, first_batch=records - 1, diff_batch=1, rounds=1)  # fmt: skip
     space, data = ParameterSpace.of(np.zeros(dim)), jnp.zeros((records, 1))
     machine = compiled.prepare(plan.build(), space)
     session = Session(plan.terms, plan.to_dict(), machine.begin(jnp.zeros(dim)), Storage(), dict)
@@ -113,7 +114,7 @@ def by_callback(p, z):
 
 
 def test_an_exception_inside_a_compiled_program_tells_nothing(capfd, caplog):
-    failed = pytest.raises(bs.LossFailed, match=r"nothing of this round was released. Use")
+    failed = pytest.raises(bs.errors.LossFailed, match=r"nothing of this round was released. Give")
     with failed as failure:
         run(loss=by_callback, plan=NAIVE_PLAN)
     assert failure.value.__context__ is None
@@ -122,7 +123,7 @@ def test_an_exception_inside_a_compiled_program_tells_nothing(capfd, caplog):
 
 def test_nor_does_an_error_of_equinox():
     checked = eqx.filter_jit(lambda x: eqx.error_if(x, x > 1.0, "secret"))
-    with pytest.raises(bs.LossFailed) as failure:
+    with pytest.raises(bs.errors.LossFailed) as failure:
         telling_failures(lambda: checked(jnp.asarray(2.0)))
     assert failure.value.__context__ is None
 
@@ -154,7 +155,9 @@ class Frame:
         ({"lipschitz": -2.0}, "lipschitz must be above 0, got -2.0"),
         ({"horizon": 0}, "horizon must be a whole number of at least 1, got 0"),
         ({"diff_batch": -3}, "diff_batch"),
-        ({"preset": "best"}, "preset must be one of"),
+        ({"method": "best"}, "method must be a method such as"),
+        ({"method": bs.Tight}, "method is the class Tight: make one"),
+        ({"evaluate": 2}, r"evaluate must be blindstep\.Host"),
         ({"oracle": "delphi"}, "oracle must be one of"),
         ({"params": jnp.zeros(2, int)}, "params has dtype int.*floating-point"),
         ({"params": jnp.array([0.0, jnp.nan])}, "not finite"),
@@ -171,7 +174,7 @@ class Frame:
         ({"loss": lambda p, z: p - z}, r"returned \(2,\), but it must return one number"),
         ({"loss": lambda p, z: (jnp.sum(p), jnp.sum(z))}, "one number"),
         ({"loss": lambda p, z: 1j * jnp.sum(p)}, "real number"),
-        ({"loss": branching}, r"cannot trace the loss.*host\.minimize"),
+        ({"loss": branching}, r"cannot trace the loss.*evaluate=blindstep\.Host"),
         ({"privacy": None}, "give privacy"),
     ],
 )
@@ -182,9 +185,9 @@ def test_bad_input_is_refused_before_any_evaluation(change, says):
         jax.debug.callback(lambda: evaluated.append(1))
         return jnp.sum(jnp.abs(p - z))
 
-    arguments = {"loss": loss, "params": START, "data": DATA, **CHOICES, **change}
-    with pytest.raises(bs.InvalidArgument, match=says):
-        bs.minimize(
-            arguments.pop("loss"), arguments.pop("params"), arguments.pop("data"), **arguments
-        )
+    given = {"loss": loss, "params": START, "data": DATA, **CHOICES, **change}
+    own = ("loss", "params", "data", "privacy", "method", "evaluate")
+    arguments = {name: given.pop(name) for name in own if name in given}
+    with pytest.raises(bs.errors.InvalidArgument, match=says):
+        bs.minimize(**{"method": bs.Tight(**given), **arguments})
     assert not evaluated

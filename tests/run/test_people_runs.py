@@ -54,8 +54,8 @@ def test_a_time_limit_is_kept_for_people():
     spoiled[PEOPLE == 9] = 1e3
     void = TABLE.copy()
     void[PEOPLE == 9] = np.nan
-    found = bs.host.minimize(loss, np.zeros(2), spoiled, timeout=2.0, **options)
-    alone = bs.host.minimize(loss, np.zeros(2), void, **options)
+    found = bs.minimize(loss, np.zeros(2), spoiled, evaluate=bs.Host(timeout=2.0), **options)
+    alone = bs.minimize(loss, np.zeros(2), void, evaluate=bs.Host(), **options)
     np.testing.assert_array_equal(found.means, alone.means)
 
 
@@ -71,9 +71,9 @@ def test_a_run_of_people_cut_short_gives_the_same_bits(driver, tmp_path, monkeyp
     cut_after(monkeypatch, 5, driver, tmp_path / "run", **options)
     # Other rows of the same people, or the rows for people, would meet the same noise.
     for other in ({"rows": 7}, {"people": None, "data": TABLE[:24]}):
-        with pytest.raises(bs.CheckpointMismatch, match="another people or rows"):
+        with pytest.raises(bs.errors.CheckpointMismatch, match="another people or rows"):
             run(driver, tmp_path / "run", **options | other)
-    with pytest.raises(bs.CheckpointMismatch, match="another data"):
+    with pytest.raises(bs.errors.CheckpointMismatch, match="another data"):
         run(driver, tmp_path / "run", **options | {"people": np.roll(NAMES, 1)})
     assert same(whole, run(driver, tmp_path / "run", **options))
 
@@ -101,7 +101,7 @@ def test_a_ledger_does_not_add_up_different_units(tmp_path):
     run("host", **people, seed=1)
     before, spent = ledger.read_bytes(), read_spending(ledger).spent()
     calls.clear()
-    with pytest.raises(bs.LedgerMismatch) as caught:
+    with pytest.raises(bs.errors.LedgerMismatch) as caught:
         run("host", **rows, seed=2)
     assert "its runs protect one person, and run 'run-" in str(caught.value)
     assert "would protect one record: their mus do not add up" in str(caught.value)

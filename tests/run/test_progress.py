@@ -13,9 +13,10 @@ from blindstep.private.statement import round_up
 from blindstep.run import compiled
 from blindstep.run.progress import RunProgress
 from driver_runs import NAIVE_PLAN, cut_after, run, same
+from plans import plan_of
 
 # Finds its scales: four looks, and then steps.
-SCALED = bs.plan(dim=2, records=24, privacy=bs.Privacy(epsilon=4, delta=1e-3), passes=8)
+SCALED = bs.plan(bs.Auto(passes=8), dim=2, records=24, privacy=bs.Privacy(epsilon=4, delta=1e-3))
 
 
 @pytest.fixture
@@ -99,9 +100,9 @@ def test_a_run_in_parts_goes_on_in_the_middle_of_a_round(at, monkeypatch, tmp_pa
 
 def test_parts_are_of_one_size_and_follow_from_the_plan(monkeypatch):
     sizes = {"period": 1, "first_batch": 100, "directions": 2, "sharing": "block"}
-    budget = {"privacy": bs.Privacy(mu=1), "radius": 1.0, "bounds": bs.Clip(1.0)}
+    budget = {"privacy": bs.Privacy(mu=1), "radius": 1.0, "bounds": bs.Bounds(clip=1.0)}
     for horizon, steps, part in [(12, 1, 1), (12, 2, 2), (12, 5, 6), (12, 7, 12), (11, 2, 11)]:
-        plan = bs.plan(dim=2, records=1_200, horizon=horizon, **budget, **sizes)
+        plan = plan_of(dim=2, records=1_200, horizon=horizon, **budget, **sizes)
         each = plan.evaluations // plan.schedule.releases
         monkeypatch.setattr(compiled, "_WORTH_A_CALL", each * steps)
         assert compiled._blocks_at_once(plan) == part

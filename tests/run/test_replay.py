@@ -15,10 +15,10 @@ from blindstep.losses.pytrees import ParameterSpace
 from blindstep.private.gate import Memory
 from blindstep.private.noise import fresh_keys
 from blindstep.private.schedule import Schedule
-from blindstep.run import compiled
 from dataflow import decisions
 from hostile import KINDS, PYTHON_KINDS, HostileLoss, traceable
 from losses import capped_distance
+from plans import plan_of
 from replay import check_tapes, public_outputs, read_tape, steps_with, taped
 
 SEED, REPLACED = 3, 7
@@ -29,17 +29,19 @@ CHOICES = {
     **{"first_batch": 4, "diff_batch": 2, "directions": 2, "smoothing": 0.25},
 }
 # Two rounds, in two passes. No other test takes this plan: its programs have a tape.
-PLAN = bs.plan(records=10, dim=2, **CHOICES, sampler="haar", sharing="record", passes=2)
+PLAN = plan_of(records=10, dim=2, **CHOICES, sampler="haar", sharing="record", passes=2)
 
 
 def by_compiled(loss, data):
     with traceable(loss) as traced:
         # No rehearsal: evaluations are counted, and hostile losses fail for everybody.
-        return bs.minimize(traced, np.zeros(2), data, plan=PLAN, seed=SEED, rehearse=False)
+        return bs.minimize(traced, np.zeros(2), data, method=PLAN, seed=SEED, rehearse=False)
 
 
 def by_host(loss, data):
-    return bs.host.minimize(loss, np.zeros(2), data, plan=PLAN, seed=SEED, rehearse=False)
+    return bs.minimize(
+        loss, np.zeros(2), data, method=PLAN, evaluate=bs.Host(), seed=SEED, rehearse=False
+    )
 
 
 def by_ask_and_tell(loss, data):
@@ -194,8 +196,8 @@ def test_no_branch_of_the_compiled_program_looks_at_records_or_noise(chosen):
     given = CHOICES | {"rounds": 1} | chosen
     if "estimate" in chosen:
         none = {"lipschitz": None, "directions": None, "smoothing": None}
-        given |= none | {"bounds": bs.Clip(1.0, 1.0)}
-    plan = bs.plan(records=10, dim=2, **given)
+        given |= none | {"bounds": bs.Bounds(clip=1.0, diff_clip=1.0)}
+    plan = plan_of(records=10, dim=2, **given)
     assert decisions(program(plan, np.zeros((10, 2))), [True, True, True]) == []
 
 
@@ -213,7 +215,7 @@ def test_a_branch_on_data_would_be_found():
 
 
 def test_the_program_is_the_same_for_every_data_set():
-    plan = bs.plan(records=10, dim=2, **CHOICES, sampler="haar", sharing="record", rounds=1)
+    plan = plan_of(records=10, dim=2, **CHOICES, sampler="haar", sharing="record", rounds=1)
     values = (0.0, np.nan, 1e308)
     texts = {str(program(plan, np.full((10, 2), value))) for value in values}
     assert len(texts) == 1

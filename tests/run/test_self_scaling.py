@@ -6,7 +6,6 @@ import pytest
 
 import blindstep as bs
 from blindstep.ledger.ledger import read_ledger
-from blindstep.planning.auto import plan_auto
 from blindstep.private import accounting
 
 RANDOM = np.random.default_rng(0)
@@ -16,7 +15,7 @@ TARGET = (FEATURES @ TRUTH + 0.3 * RANDOM.normal(size=2000)).astype(np.float32)
 DATA = {"x": FEATURES, "y": TARGET}
 START = np.zeros(3, np.float32)
 PRIVACY = bs.Privacy(epsilon=2, delta=1e-5)
-SHORT = {"privacy": PRIVACY, "evaluations": 2**21}
+SHORT = {"privacy": PRIVACY, "method": bs.Auto(evaluations=2**21)}
 
 
 def loss(weights, record):
@@ -35,9 +34,9 @@ BEST = error(TRUTH)
 
 
 def test_four_arguments_are_enough():
-    result = bs.minimize(loss, START, DATA, privacy=PRIVACY)
+    result = bs.minimize(loss, START, DATA, PRIVACY)
     assert error(result.params) < 1.1 * BEST
-    assert result.plan.preset == "auto"
+    assert result.plan.method == "auto"
     assert result.privacy.mu == pytest.approx(PRIVACY.mu, rel=1e-6)
     assert result.privacy.epsilon <= 2.0
     assert result.history.loss[-1].mean() < result.history.loss[0].mean()
@@ -56,19 +55,19 @@ def test_units_do_not_matter(features, scale, length):
 def test_the_host_driver_finds_them_too():
     few = {name: values[:200] for name, values in DATA.items()}
     # More privacy spent on fewer people: about as much noise.
-    result = bs.host.minimize(
+    result = bs.minimize(
         host_loss,
         np.zeros(3),
         few,
-        privacy=bs.Privacy(epsilon=16, delta=1e-5),
-        evaluations=2**16,
-        passes=20,
+        bs.Privacy(epsilon=16, delta=1e-5),
+        method=bs.Auto(evaluations=2**16, passes=20),
+        evaluate=bs.Host(),
     )
     assert error(result.params) < 3 * BEST  # at the start: 7.4 times
 
 
 def test_looks_and_steps_add_up_to_the_budget():
-    plan = plan_auto(dim=3, records=2000, privacy=PRIVACY)
+    plan = bs.plan(bs.Auto(), dim=3, records=2000, privacy=PRIVACY)
     parts = [plan.calibration_terms.mu(), plan.terms.mu()]
     assert accounting.compose(parts) == pytest.approx(plan.mu)
     assert plan.mu <= PRIVACY.mu
@@ -79,19 +78,19 @@ def test_looks_and_steps_add_up_to_the_budget():
 
 def test_all_of_it_is_in_the_ledger_and_comes_again_bit_for_bit(tmp_path):
     path = tmp_path / "run"
-    first = bs.minimize(loss, START, DATA, **SHORT, checkpoint=path)
+    first = bs.minimize(loss, START, DATA, checkpoint=path, **SHORT)
     account = read_ledger(path / "ledger.jsonl")
     assert account.spent() == pytest.approx(first.privacy.mu, rel=1e-9)
     assert len(account.runs) == 2
-    again = bs.minimize(loss, START, DATA, **SHORT, checkpoint=path)
+    again = bs.minimize(loss, START, DATA, checkpoint=path, **SHORT)
     np.testing.assert_array_equal(first.params, again.params)
     assert read_ledger(path / "ledger.jsonl").spent() == account.spent()
 
 
 def test_a_run_that_does_not_fit_as_a_whole_spends_nothing_on_looks(tmp_path):
     small = bs.Privacy(epsilon=1.9, delta=1e-5)
-    with pytest.raises(bs.BudgetExceeded, match="in all"):
-        bs.minimize(loss, START, DATA, **SHORT, checkpoint=tmp_path / "run", budget=small)
+    with pytest.raises(bs.errors.BudgetExceeded, match="in all"):
+        bs.minimize(loss, START, DATA, checkpoint=tmp_path / "run", budget=small, **SHORT)
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
 
 
@@ -100,12 +99,14 @@ def test_a_run_cut_short_between_its_parts_goes_on_with_the_same_bits(
     tmp_path, driver, monkeypatch
 ):
     if driver == "compiled":
-        call, own, data, options = bs.minimize, loss, DATA, {"evaluations": 2**19}
+        own, data, options = loss, DATA, {"method": bs.Auto(evaluations=2**19)}
     else:
         few = {name: values[:100] for name, values in DATA.items()}
-        call, own, data = bs.host.minimize, host_loss, few
-        options = {"evaluations": 2**13, "passes": 6}
-    whole = call(own, START, data, privacy=PRIVACY, seed=5, checkpoint=tmp_path / "a", **options)
+        own, data = host_loss, few
+        options = {"method": bs.Auto(evaluations=2**13, passes=6), "evaluate": bs.Host()}
+    whole = bs.minimize(
+        own, START, data, privacy=PRIVACY, seed=5, checkpoint=tmp_path / "a", **options
+    )
 
     class Crash(Exception):
         pass
@@ -127,15 +128,15 @@ def test_a_run_cut_short_between_its_parts_goes_on_with_the_same_bits(
         monkeypatch.setattr(Gate, "through", cut)
         again = {"privacy": PRIVACY, "seed": 5, "checkpoint": tmp_path / f"b{after}", **options}
         with pytest.raises(Crash):
-            call(own, START, data, **again)
+            bs.minimize(own, START, data, **again)
         monkeypatch.setattr(Gate, "through", through)
-        resumed = call(own, START, data, **again)
+        resumed = bs.minimize(own, START, data, **again)
         np.testing.assert_array_equal(resumed.params, whole.params)
         np.testing.assert_array_equal(resumed.scales.lengths, whole.scales.lengths)
 
 
 def test_seeded_looks_do_not_share_the_noise_of_the_steps(tmp_path):
-    bs.minimize(loss, START, DATA, **SHORT, seed=3, checkpoint=tmp_path / "run")
+    bs.minimize(loss, START, DATA, seed=3, checkpoint=tmp_path / "run", **SHORT)
     keys = {
         run.identity.noise_key for run in read_ledger(tmp_path / "run/ledger.jsonl").runs.values()
     }
@@ -148,8 +149,8 @@ def test_how_it_went_is_said_from_releases():
         loss,
         START,
         {k: v[:40] for k, v in DATA.items()},
-        privacy=bs.Privacy(mu=0.01),
-        evaluations=2**15,
+        bs.Privacy(mu=0.01),
+        method=bs.Auto(evaluations=2**15),
     )
     assert "Lost in noise" in lost.outcome
     found = bs.minimize(loss, START, DATA, **SHORT)
@@ -157,14 +158,14 @@ def test_how_it_went_is_said_from_releases():
 
 
 def test_a_choice_that_needs_a_radius_says_so():
-    with pytest.raises(bs.InvalidArgument, match="radius"):
-        bs.minimize(loss, START, DATA, privacy=PRIVACY, smoothing=0.1)
-    with pytest.raises(bs.InvalidArgument, match="give privacy"):
+    with pytest.raises(bs.errors.InvalidArgument, match="radius"):
+        bs.minimize(loss, START, DATA, PRIVACY, method=bs.Auto(smoothing=0.1))
+    with pytest.raises(bs.errors.InvalidArgument, match="give privacy"):
         bs.minimize(loss, START, DATA)
 
 
 def test_steps_travel_with_any_number_of_rounds():
     # 20 steps are 20 rounds of one step: a round must not forget the step it ended with.
-    noisy = bs.minimize(loss, START, DATA, privacy=bs.Privacy(mu=0.005), evaluations=2**18)
+    noisy = bs.minimize(loss, START, DATA, bs.Privacy(mu=0.005), method=bs.Auto(evaluations=2**18))
     assert noisy.plan.horizon == 1
     assert np.linalg.norm(np.diff(noisy.means, axis=0), axis=1).min() > 0

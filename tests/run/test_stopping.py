@@ -54,15 +54,15 @@ def engine(name, opened):
     if name == "ray":
         import ray
         ray.init(num_cpus=2, include_dashboard=False, logging_level=logging.CRITICAL)
-        return {"map": bs.host.ray_map}
+        return {"map": bs.Host.ray}
     return {"timeout": 10} if name == "timeout" else {}
 
 
 if __name__ == "__main__":
     privacy = bs.Privacy(epsilon=1, delta=1e-4)
     with contextlib.ExitStack() as opened:
-        bs.host.minimize(loss, np.zeros(2), data, privacy=privacy, evaluations=200_000,
-                         checkpoint="run", **engine(sys.argv[1], opened))
+        bs.minimize(loss, np.zeros(2), data, privacy, method=bs.Auto(evaluations=200_000),
+                    checkpoint="run", evaluate=bs.Host(**engine(sys.argv[1], opened)))
 """
 
 

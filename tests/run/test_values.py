@@ -89,5 +89,5 @@ def test_tuning_costs_one_budget_and_finds_the_better_start(tmp_path):
     ],
 )
 def test_candidates_that_cannot_be_compared_are_refused(candidates, words):
-    with pytest.raises(bs.InvalidArgument, match=words):
+    with pytest.raises(bs.errors.InvalidArgument, match=words):
         bs.tune(loss, np.zeros(2), DATA, candidates, privacy=PRIVACY)

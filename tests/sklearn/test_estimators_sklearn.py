@@ -12,16 +12,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from blindstep.errors import BudgetExceeded, InvalidArgument
+from blindstep.errors import BudgetExceeded, ClassesFromData, InvalidArgument
 from blindstep.ledger.ledger import read_ledger
 from blindstep.losses.pytrees import ParameterSpace
+from blindstep.planning.auto import Auto
 from blindstep.planning.planner import plan as make_plan
 from blindstep.private import accounting
 from blindstep.private.noise import fresh_keys
 from blindstep.private.statement import Privacy, round_up, statement
-from blindstep.run.compiled import minimize
+from blindstep.run.minimize import minimize
 from blindstep.run.result import History, Result
-from blindstep.sklearn import ClassesFromData, PrivateClassifier, PrivateRegressor, models
+from blindstep.sklearn import PrivateClassifier, PrivateRegressor, models
 from blindstep.sklearn.models import REGRESSION
 
 RNG = np.random.default_rng(0)
@@ -40,7 +41,7 @@ LITTLE = 2**14
 def no_run(loss, params, records, *, privacy, evaluations, seed, **storage):
     """What a run returns, without the run: weights that no record had a part in."""
     space, number = ParameterSpace.of(params), len(records["target"])
-    plan = make_plan(dim=space.dim, records=number, privacy=privacy, evaluations=evaluations)
+    plan = make_plan(Auto(evaluations=evaluations), dim=space.dim, records=number, privacy=privacy)
     mean, zeros = np.linspace(-1, 1, space.dim), np.zeros((plan.rounds, plan.horizon))
     said = statement(plan.terms, plan.delta, seeded=seed is not None)
     history = History(zeros, zeros)
@@ -49,7 +50,10 @@ def no_run(loss, params, records, *, privacy, evaluations, seed, **storage):
 
 @pytest.mark.parametrize("really", [False, pytest.param(True, marks=pytest.mark.slow)])
 @parametrize_with_checks(
-    [PrivateClassifier(evaluations=LITTLE), PrivateRegressor(evaluations=LITTLE)]
+    [
+        PrivateClassifier(method=Auto(evaluations=LITTLE)),
+        PrivateRegressor(method=Auto(evaluations=LITTLE)),
+    ]
 )
 @pytest.mark.filterwarnings("ignore")  # the checks make warnings on purpose
 def test_scikit_learns_own_checks(estimator, check, really, monkeypatch):
@@ -111,10 +115,10 @@ def test_regression_learns_at_epsilon_2_in_any_units():
 def test_a_fit_is_the_run_of_four_arguments_and_keeps_to_its_evaluations():
     model = small(random_state=3)
     plan = model.result_.plan
-    assert plan.preset == "scaled"
+    assert plan.method == "auto"
     assert plan.calibrations > 0
     assert plan.evaluations <= LITTLE
-    assert small(evaluations=LITTLE // 2).result_.plan.evaluations <= LITTLE // 2
+    assert small(method=Auto(evaluations=LITTLE // 2)).result_.plan.evaluations <= LITTLE // 2
     assert model.n_iter_ == plan.rounds * plan.horizon
     layers, records = models.start([4, 1]), X[FEW].astype(np.float32)
     labels = (SIDES[FEW] == "yes").astype(np.int32)
@@ -122,15 +126,15 @@ def test_a_fit_is_the_run_of_four_arguments_and_keeps_to_its_evaluations():
         models.record_loss(models.logistic, classifies=True),
         layers,
         {"features": records, "target": labels},
-        privacy=Privacy(epsilon=1, delta=1e-5),
-        evaluations=LITTLE,
+        Privacy(epsilon=1, delta=1e-5),
+        method=Auto(evaluations=LITTLE),
         seed=3,
     )
     np.testing.assert_array_equal(model.coefs_[0], run.params[0][0])
 
 
 def test_no_knob_of_tuning_is_left():
-    public = {"epsilon", "delta", "loss", "hidden", "evaluations", "rows", "random_state"}
+    public = {"epsilon", "delta", "loss", "hidden", "method", "rows", "random_state"}
     kept = {"checkpoint", "ledger", "budget"}
     assert set(PrivateRegressor().get_params()) == public | kept
     assert set(PrivateClassifier().get_params()) == public | kept | {"classes"}

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from blindstep.losses.engines import Engine
+from blindstep.losses.engines import Engine, Host
 from blindstep.losses.isolation import seal
 from blindstep.losses.pytrees import ParameterSpace
 from blindstep.losses.tasks import Task, Work, perform
@@ -98,7 +98,7 @@ def check(kinds=KINDS, timeout=TIMEOUT, places=PLACES, loss=None, **how):
     quiet = np.concatenate([perform(task) for task in tasks(records(), None)])
     assert np.all(np.isfinite(quiet))
     others = [place for place in range(BATCH) if place not in places]
-    engine = Engine(**how)
+    engine = Engine(Host(**how))
     try:
         for kind in kinds:
             values = np.concatenate(engine.perform(tasks(records(kind, places), timeout, loss)))

@@ -30,12 +30,19 @@ import blindstep as bs
 from blindstep.ledger.session import Session
 from kill_helpers import digest_of, digest_of_result
 from losses import capped_distance
+from plans import plan_of
 
 # 16 rounds of 2 steps in 16 passes over 24 records.
 DATA = np.random.default_rng(0).normal(size=(24, 2))
-PLAN = bs.plan(
+PLAN = plan_of(
     **{"records": 24, "dim": 2, "privacy": bs.Privacy(mu=1.0), "radius": 0.5},
-    **{"bounds": bs.Clip(1.0), "horizon": 2, "period": 1, "first_batch": 12, "directions": 1},
+    **{
+        "bounds": bs.Bounds(clip=1.0),
+        "horizon": 2,
+        "period": 1,
+        "first_batch": 12,
+        "directions": 1,
+    },
     **{"sharing": "block", "passes": 16},
 )
 START = np.zeros(2)
@@ -87,7 +94,7 @@ def child(rank, port, folder, hold, *tasks):
     for task in tasks:
         try:
             TASKS[task](rank)
-        except bs.BlindstepError as error:
+        except bs.errors.BlindstepError as error:
             say("refused", task, f"{type(error).__name__}: {error}")
     jax.distributed.shutdown()
 

@@ -14,6 +14,7 @@ from blindstep.ledger.session import Session
 from blindstep.ledger.storage import SavingInterval
 from blindstep.run import ask_tell, compiled, host
 from losses import capped_distance, capped_distance_numpy
+from plans import plan_of
 
 DRIVERS = ("compiled", "host", "ask")
 
@@ -27,16 +28,22 @@ CHOICES = {
     **{"smoothing": 0.25, "reach": 0.1},
     **{"first_batch": 6, "diff_batch": 2, "directions": 2, "sampler": "haar", "sharing": "record"},
 }
-PLAN = bs.plan(records=24, dim=2, **CHOICES)
+PLAN = plan_of(records=24, dim=2, **CHOICES)
 # The same in one pass: 8 steps.
-SHORT = bs.plan(records=24, dim=2, **CHOICES | {"passes": 1})
+SHORT = plan_of(records=24, dim=2, **CHOICES | {"passes": 1})
 # Naive, with a frame for a block, whose programs compile in a third of the time.
 NAIVE = {
     **BUDGET,
-    **{"bounds": bs.Clip(1.0), "horizon": 2, "period": 1, "first_batch": 12, "directions": 1},
+    **{
+        "bounds": bs.Bounds(clip=1.0),
+        "horizon": 2,
+        "period": 1,
+        "first_batch": 12,
+        "directions": 1,
+    },
     **{"sharing": "block", "passes": 2},
 }
-NAIVE_PLAN = bs.plan(records=24, dim=2, **NAIVE)
+NAIVE_PLAN = plan_of(records=24, dim=2, **NAIVE)
 
 
 def run(
@@ -46,10 +53,10 @@ def run(
     start = np.zeros(plan.dim) if start is None else start
     options = {"seed": 7, "checkpoint": directory, **options}
     if driver == "compiled":
-        return bs.minimize(loss or capped_distance, start, data, plan=plan, **options)
+        return bs.minimize(loss or capped_distance, start, data, method=plan, **options)
     loss = loss or capped_distance_numpy
     if driver == "host":
-        return bs.host.minimize(loss, start, data, plan=plan, **options)
+        return bs.minimize(loss, start, data, method=plan, evaluate=bs.Host(), **options)
     with bs.Optimizer(plan, start, cohort="survey", **options) as opt:
         answer_in_parts(opt, loss, data)
         return opt.result()

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blindstep.optimize.prefix import MECHANISMS
 from blindstep.private.gate import Contributions, Gate
 from blindstep.private.lattice import STD
+from blindstep.private.mechanisms import MECHANISMS
 from blindstep.private.noise import fresh_keys
 from blindstep.private.schedule import Kind, Schedule
 from blindstep.private.terms import Terms

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 import reference
-from blindstep.optimize.prefix import MECHANISMS
+from blindstep.private.mechanisms import MECHANISMS
 
 
 def exact_coefficients(mechanism):

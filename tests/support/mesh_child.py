@@ -13,7 +13,7 @@ from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.losses import mesh
 from blindstep.losses.pytrees import ParameterSpace
-from blindstep.run import compiled
+from plans import plan_of
 
 RECORDS, DIM = 208, 3
 DATA = {
@@ -23,13 +23,13 @@ DATA = {
 BUDGET = {"privacy": bs.Privacy(mu=1.0), "radius": 0.5, "lipschitz": 1.0}
 PLANS = {
     # Batches of 10 and 5, and of 203: nothing that eight devices could share evenly.
-    "own": {"preset": "paper", "horizon": 4, "first_batch": 10, "diff_batch": 5, "rounds": 3},
+    "own": {"method": "paper", "horizon": 4, "first_batch": 10, "diff_batch": 5, "rounds": 3},
     "shared": {
         **{"horizon": 3, "period": 1, "first_batch": 203, "passes": 6, "smoothing": 0.1},
         **{"sharing": "block", "sampler": "haar", "directions": 3},
     },
     "gradients": {
-        **{"estimate": "gradient", "lipschitz": None, "bounds": bs.Clip(1.0), "horizon": 3},
+        **{"estimate": "gradient", "lipschitz": None, "bounds": bs.Bounds(clip=1.0), "horizon": 3},
         **{"period": 1, "first_batch": 203, "passes": 6},
     },
 }
@@ -46,7 +46,7 @@ def run(data, plan, **options):
 
 def flops(data, plan_name, sharding):
     """Operations that each device does in one round, counted by the compiler."""
-    plan = bs.plan(records=RECORDS, dim=DIM, **BUDGET | PLANS[plan_name])
+    plan = plan_of(records=RECORDS, dim=DIM, **BUDGET | PLANS[plan_name])
     space = ParameterSpace.of(np.zeros(DIM))
     machine, found = compiled.prepare(plan.build(), space), []
     session = Session(plan.terms, plan.to_dict(), machine.begin(jnp.zeros(DIM)), Storage(), dict)

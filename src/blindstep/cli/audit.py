@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from typing import Annotated, Any
 
@@ -13,7 +12,8 @@ import typer
 from rich.console import Console
 
 from blindstep.cli import planning
-from blindstep.cli.common import AsJson, fail, print_json
+from blindstep.cli.choices import with_choices
+from blindstep.cli.common import AsJson, Delta, Epsilon, Mu, fail, print_json
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.insight import audit as auditing
 from blindstep.insight.audit_bounds import audit_table, save_plot
@@ -21,6 +21,7 @@ from blindstep.insight.report import report_run_directory
 from blindstep.ledger.files import read_file
 from blindstep.ledger.storage import PLAN
 from blindstep.planning.plan import Plan
+from blindstep.private.statement import DEFAULT_DELTA, Privacy
 
 # What is audited where nothing is said: each value belongs to an option and is used only if the
 # others of its row are left out too, since they say the same in other words.
@@ -39,23 +40,33 @@ def audit(
         str | None,
         typer.Option("--plan", help="A plan: the JSON of `blindstep plan`, or a run directory."),
     ] = None,
-    method: Annotated[
-        str, typer.Option(help=f"One of: {', '.join(auditing.METHODS)}.")
+    attack: Annotated[
+        str, typer.Option(help=f"One of: {', '.join(auditing.ATTACKS)}.")
     ] = "many-runs",
     pairs: Annotated[int | None, typer.Option(help="Trials to count.")] = None,
     confidence: Annotated[float, typer.Option(help="That the bound is right.")] = 0.999,
     seed: Annotated[int | None, typer.Option(help="For reproduction.")] = None,
     plot: Annotated[str | None, typer.Option(help="Write a picture to this file.")] = None,
+    dim: Annotated[int | None, typer.Option(help="Number of parameters.")] = None,
+    records: Annotated[int | None, typer.Option(help="Number of records.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Stationarity wanted: gives the records it takes.")
+    ] = None,
+    mu: Mu = None,
+    epsilon: Epsilon = None,
+    delta: Delta = DEFAULT_DELTA,
     as_json: AsJson = False,
-    **options: Any,
+    **choices: Any,
 ) -> None:
     """Attack a plan through its own code: a lower bound on mu against what is claimed.
 
     Takes the options of `blindstep plan`, or a plan. Exit code 1 if the claim is broken.
     """
+    sizes = {"dim": dim, "records": records, "tolerance": tolerance}
+    sizes |= {"mu": mu, "epsilon": epsilon, "delta": delta}
     try:
-        plan = _read(plan_file, options) if plan_file else _described(options)
-        found = auditing.audit(plan, method=method, pairs=pairs, confidence=confidence, seed=seed)
+        plan = _read(plan_file, sizes | choices) if plan_file else _described(sizes, choices)
+        found = auditing.audit(plan, attack=attack, pairs=pairs, confidence=confidence, seed=seed)
         if plot is not None:
             _draw(found, plot)
     except BlindstepError as error:
@@ -68,42 +79,26 @@ def audit(
         raise typer.Exit(1)
 
 
-def _with_plan_options() -> inspect.Signature:
-    """The signature of the command: its own options, then those of `blindstep plan`, all optional."""
-    own = inspect.signature(audit, eval_str=True).parameters.values()
-    mine = [p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    taken = {p.name for p in mine}
-    plans = inspect.signature(planning.plan, eval_str=True).parameters.values()
-    # `dim` has no default there; here it has one, in _DEFAULTS.
-    shared = [
-        p.replace(default=None if p.default is p.empty else p.default)
-        for p in plans
-        if p.name not in taken
-    ]
-    return inspect.Signature([*mine, *shared])
-
-
-def _described(options: dict[str, Any]) -> Plan:
-    scaled = options["preset"] == "auto"
+def _described(sizes: dict[str, Any], choices: dict[str, Any]) -> Plan:
+    """The plan that the options describe, with what is audited where nothing is said."""
+    options, scaled = sizes | choices, choices["method"] == "auto"
     for name, value, others in _DEFAULTS:
         if scaled and name in ("radius", "lipschitz", "gap"):
             continue  # such a plan has none
         if all(options[other] is None for other in (name, *others)):
             options[name] = value
     free = all(options[name] is None for name in ("horizon", "rounds", "tolerance"))
-    if options["preset"] == "paper" and free:
+    if choices["method"] == "paper" and free:
         # The theorem's own horizon would be refused where it promises nothing; privacy is the same.
         options["horizon"] = 16
-    return planning.plan_from(**options)
+    mu, epsilon, delta = (options.pop(name) for name in ("mu", "epsilon", "delta"))
+    sizes = {name: options.pop(name) for name in ("dim", "records", "tolerance")}
+    return planning.plan_from(Privacy(epsilon, delta, mu=mu), sizes, options)
 
 
 def _read(path: str, options: dict[str, Any]) -> Plan:
-    defaults = inspect.signature(planning.plan).parameters
-    given = [
-        name
-        for name, value in options.items()
-        if value is not None and value != defaults[name].default
-    ]
+    usual = {"delta": DEFAULT_DELTA}
+    given = [name for name, value in options.items() if value not in (None, usual.get(name))]
     if given:
         raise InvalidArgument(f"give either --plan or {', '.join(given)}: the plan has them all.")
     file_name = os.path.join(path, PLAN) if os.path.isdir(path) else path
@@ -125,7 +120,7 @@ def _draw(found: auditing.Audit, path: str) -> None:
         raise InvalidArgument(f"the picture {path} cannot be written: {error}.") from error
 
 
-audit.__signature__ = _with_plan_options()
+audit = with_choices(audit)
 
 
 def report(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.errors import BlindstepError
 
 # The exit code of a program that Ctrl-C has ended: 128 + SIGINT.
 STOPPED = 130
@@ -36,21 +35,3 @@ def stop(words: str) -> NoReturn:
     """End after Ctrl-C: one line that says how to go on, and the exit code that shells expect."""
     print(f"blindstep: {words}", file=sys.stderr)
     raise typer.Exit(STOPPED) from None
-
-
-def refuse_without_radius(options: Mapping[str, Any]) -> None:
-    """Raise if an option was given that only a plan in the user's own units has.
-
-    A run without a radius finds its scales itself: a length or a bound that was given would count for
-    nothing, silently.
-    """
-    given = [
-        f"--{name.replace('_', '-')} {value}"
-        for name, value in options.items()
-        if value is not None
-    ]
-    if given:
-        raise InvalidArgument(
-            f"{', '.join(given)}: a run that finds its own scales takes no such choice. Leave it out, "
-            "or give --radius, and no --preset scaled, for a plan in units of the parameters."
-        )

@@ -19,7 +19,6 @@ from blindstep.insight.tables import plan_table
 from blindstep.ledger.storage import Storage, account_at, require_room
 from blindstep.losses import rehearsal
 from blindstep.losses.rehearsal import check_gradient
-from blindstep.planning.choices import GRADIENT
 from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 
@@ -40,7 +39,7 @@ def rehearse_run(
         as_json: print JSON for machines.
     """
     with jax.enable_x64(True):
-        if differentiated := plan.estimate == GRADIENT:
+        if differentiated := plan.differentiates:
             check_gradient(given.loss, given.params, given.data)
         rehearsal.rehearse_compiled(
             given.loss, given.params, given.data, differentiated=differentiated

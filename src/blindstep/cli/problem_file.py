@@ -8,7 +8,7 @@
     params = {"slope": jnp.zeros(())}
     data = "people.csv"          # or .npy, .npz, .parquet, or arrays
 
-Optional: `lipschitz` and `gap` (numbers) and `bounds` (such as `blindstep.Range(0, 1)`); `scales` and
+Optional: `lipschitz` and `gap` (numbers) and `bounds` (such as `blindstep.Bounds(range=(0, 1))`), or `method`, a method of your own; `scales` and
 `categories`, public constants by which columns become `record["features"]` (`blindstep.encode`).
 """
 
@@ -31,6 +31,8 @@ from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds
 from blindstep.losses.data_frames import arrays_of, encode
 from blindstep.losses.pytrees import Loss, ParameterSpace, check_loss, count_records
+from blindstep.planning.method import Method
+from blindstep.planning.planner import require_method
 
 _NEEDED = {
     "loss": "a function loss(params, record) that gives one number for one record",
@@ -49,6 +51,7 @@ class ProblemFile:
     people: np.ndarray | None  # whose row each is; None: each row is another person's
     known: dict[str, Any]  # those of `lipschitz`, `gap` and `bounds` that it defines
     source: Path | None  # the file that the data come from; None: the problem file made them
+    method: Method | None = None  # how the run is planned, if the file says so
 
 
 def load_problem(path: Path, people: str | None = None) -> ProblemFile:
@@ -82,10 +85,11 @@ def load_problem(path: Path, people: str | None = None) -> ProblemFile:
     known = {name: names[name] for name in ("lipschitz", "gap", "bounds") if name in names}
     if not isinstance(known.get("bounds", Bounds()), Bounds):
         raise InvalidArgument(
-            f"{path}: bounds is a {type(known['bounds']).__name__}: give blindstep.Range(0, 1), "
-            "blindstep.Clip(1.0) or blindstep.Lipschitz(1.0)."
+            f"{path}: bounds is a {type(known['bounds']).__name__}: give blindstep.Bounds(clip=1.0)."
         )
-    return ProblemFile(loss, params, data, identifiers, known, source)
+    if (method := names.get("method")) is not None:
+        require_method(method)
+    return ProblemFile(loss, params, data, identifiers, known, source, method)
 
 
 def _constants(path: Path, names: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ import typer
 from jaxtyping import PyTree
 from rich.console import Console
 
+from blindstep.cli.choices import method_from, method_name, with_choices
 from blindstep.cli.common import (
     AsJson,
     Delta,
@@ -23,28 +24,30 @@ from blindstep.cli.common import (
     Mu,
     fail,
     print_json,
-    refuse_without_radius,
     stop,
 )
 from blindstep.cli.dry_run import rehearse_run
 from blindstep.cli.ledger import about_ledger, ledger_notes, ledger_of
 from blindstep.cli.problem_file import ProblemFile, load_problem
 from blindstep.errors import BlindstepError, InvalidArgument, LedgerError, StorageError
-from blindstep.estimate.bounds import Bounds, Clip
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.gradients import COST
 from blindstep.insight.report import report as write_report
 from blindstep.ledger import data_ledger
 from blindstep.ledger.ledger import read_ledger
 from blindstep.ledger.storage import Storage
-from blindstep.losses.people import ROWS, count_people
+from blindstep.losses.people import ROWS, People, count_people
 from blindstep.losses.pytrees import ParameterSpace, count_records
-from blindstep.planning.choices import ESTIMATES, GRADIENT, PRESETS, VALUES
+from blindstep.planning.auto import Auto
+from blindstep.planning.estimates import Gradients
+from blindstep.planning.method import Method
 from blindstep.planning.plan import Plan
+from blindstep.planning.tight import Tight
 from blindstep.private import accounting
 from blindstep.private.statement import DEFAULT_DELTA, Privacy, round_up
 from blindstep.run import planned
-from blindstep.run.compiled import minimize
-from blindstep.run.planned import plan_for
+from blindstep.run.minimize import minimize
+from blindstep.run.planned import Call, plan_for
 from blindstep.run.progress import how_to_go_on
 from blindstep.run.result import Result
 
@@ -55,14 +58,6 @@ _ANSWER, _THEOREM = "params", "random_round"
 _MOST_PASSES, _CHEAP_EVALUATIONS = 20, 10**9
 
 
-_IN_YOUR_UNITS = "With --radius: a plan in units of the parameters"
-
-
-def _known(words: str) -> Any:
-    """An option that only a run with a radius has."""
-    return typer.Option(help=words, rich_help_panel=_IN_YOUR_UNITS)
-
-
 def train(
     problem: Annotated[
         Path, typer.Argument(help="A Python file that defines loss, params and data.")
@@ -70,33 +65,6 @@ def train(
     mu: Mu = None,
     epsilon: Epsilon = None,
     delta: Delta = DEFAULT_DELTA,
-    evaluations: Annotated[
-        int | None,
-        typer.Option(help="Most loss evaluations. Default: about a minute of a laptop's work."),
-    ] = None,
-    passes: Annotated[int | None, typer.Option(help="Most passes over the records.")] = None,
-    directions: Annotated[int | None, typer.Option(help="Directions of a step.")] = None,
-    estimate: Annotated[
-        str | None,
-        typer.Option(help=f"One of: {', '.join(ESTIMATES)}. Default: {VALUES} of the loss."),
-    ] = None,
-    radius: Annotated[
-        float | None,
-        typer.Option(
-            help="Goldstein radius to aim for. Without one the run finds its scales itself.",
-            rich_help_panel=_IN_YOUR_UNITS,
-        ),
-    ] = None,
-    lipschitz: Annotated[
-        float | None, _known("Lipschitz bound of the loss; or in the file.")
-    ] = None,
-    gap: Annotated[float | None, _known("Bound on F(start) - inf F; or in the file.")] = None,
-    clip: Annotated[float | None, _known("Clip norm of a record's gradient.")] = None,
-    preset: Annotated[str | None, _known(f"One of: {', '.join(PRESETS)}. Default: tight.")] = None,
-    horizon: Annotated[int | None, _known("Steps in a round.")] = None,
-    batch: Annotated[int | None, _known("Records of a step.")] = None,
-    smoothing: Annotated[float | None, _known("Smoothing radius.")] = None,
-    reach: Annotated[float | None, _known("Longest step.")] = None,
     people: Annotated[
         str | None,
         typer.Option(
@@ -131,6 +99,7 @@ def train(
         ),
     ] = False,
     as_json: AsJson = False,
+    **choices: Any,
 ) -> None:
     """Train privately on a problem file. The same command goes on after a crash."""
     directory = checkpoint or problem.with_name(f"{problem.stem}-run")
@@ -139,34 +108,22 @@ def train(
     notes = Console(stderr=True, highlight=False, markup=False, quiet=as_json)
     try:
         given = load_problem(problem, people)
-        known = {"lipschitz": lipschitz, "gap": gap, "clip": clip}
-        units = {"horizon": horizon, "batch": batch, "smoothing": smoothing, "reach": reach}
         space, records = ParameterSpace.of(given.params), count_records(given.data)
+        whose = None
         if given.people is not None:
+            whose = People(given.people, ROWS if rows is None else rows)
             records = count_people(given.people, records)
-            notes.print(f"One person is one record, with at most {rows or ROWS} of their rows.")
-        each = 1 if given.people is None else rows or ROWS
-        choices: dict[str, Any] = {
-            "passes": passes,
-            "directions": directions,
-            "evaluations": evaluations,
-            "estimate": estimate,
-        }
-        if preset == "auto" or (preset is None and radius is None):
-            refuse_without_radius({"radius": radius, **known, **units})
-            _say_what_is_not_needed(given, notes)
-        else:
-            choices |= {"preset": preset or "tight", "radius": radius} | units
-            choices["first_batch"] = choices.pop("batch")
-            choices |= _bounds(given, notes, **known)
-            if choices["preset"] == "tight" and passes is None:
-                of_a_record = 2 * min(space.dim, directions or 256)
-                if estimate == GRADIENT:
-                    of_a_record = COST
-                choices["passes"] = _passes(choices, of_a_record * records * each)
-        choices |= {"privacy": Privacy(epsilon, delta, mu=mu), "checkpoint": directory}
-        made = plan_for(space, records, None, choices, lambda: _effort(given, each))
+            notes.print(f"One person is one record, with at most {whose.rows} of their rows.")
+        elif rows is not None:
+            raise InvalidArgument(
+                f"--rows {rows} is for people with several rows: give --people too."
+            )
+        each = 1 if whose is None else whose.rows
+        method = _method(given, choices, space.dim, records * each, notes)
         limit = None if budget is None else Privacy(budget, delta)
+        privacy = Privacy(epsilon, delta, mu=mu)
+        call = Call(privacy, method, whose, Storage(directory))
+        made = plan_for(call, space, records, given.params, lambda: _effort(given, each))
         _refuse_secret(results, directory)
         ledger = ledger or ledger_of(given, directory, write=not dry_run)
         if dry_run:
@@ -179,9 +136,8 @@ def train(
             given.loss,
             given.params,
             given.data,
-            people=given.people,
-            rows=rows,
-            plan=made,
+            method=made,
+            people=whose,
             checkpoint=directory,
             ledger=ledger,
             budget=limit,
@@ -227,49 +183,48 @@ def _effort(given: ProblemFile, rows: int) -> int:
     return max(1, planned.of_compiled(given.loss, given.params, given.data) // rows)
 
 
-def _say_what_is_not_needed(given: ProblemFile, notes: Console) -> None:
-    """A file may know more of its loss than a run that finds its scales has use for."""
-    if given.known:
-        notes.print(
-            f"{', '.join(given.known)} in the file: for runs with --radius. This one finds its scales "
-            "itself, and is as private for any loss."
-        )
+def _method(
+    given: ProblemFile, choices: dict[str, Any], dim: int, evaluations: int, notes: Console
+) -> Method:
+    """The method that the options describe, or else the problem file.
 
-
-def _passes(choices: dict[str, Any], evaluations: int) -> int | None:
-    """Passes where nothing says how many are best; None where L and the gap do."""
-    if {"lipschitz", "gap"} <= choices.keys():
-        return None
-    return max(1, min(_MOST_PASSES, _CHEAP_EVALUATIONS // evaluations))
-
-
-def _bounds(
-    given: ProblemFile,
-    notes: Console,
-    *,
-    lipschitz: float | None,
-    gap: float | None,
-    clip: float | None,
-) -> dict[str, Any]:
-    """What is enforced: from the command line, else from the file, else a clip norm of 1."""
-    choices = dict(given.known)
-    choices |= {k: v for k, v in (("lipschitz", lipschitz), ("gap", gap)) if v is not None}
-    if clip is not None:
-        choices["bounds"] = choices.get("bounds", Bounds()) & Clip(clip)
-    if "bounds" not in choices and "lipschitz" not in choices:
-        choices["bounds"] = Clip(_DEFAULT_CLIP)
+    `evaluations` are those of one direction on one side, over all records.
+    """
+    if given.method is not None and not any(value is not None for value in choices.values()):
+        return given.method
+    name, choices = method_name(choices), dict(choices)
+    if name == Auto.name:
+        if given.known:
+            notes.print(
+                f"{', '.join(given.known)} in the file: for runs with --radius. This one finds its "
+                "scales itself, and is as private for any loss."
+            )
+        return method_from(choices)
+    for known, value in given.known.items():
+        if choices.get(known) is None:
+            choices[known] = value
+    bounds = ("bounds", "lipschitz", "clip")
+    if all(choices.get(each) is None for each in bounds):
+        choices["bounds"] = Bounds(clip=_DEFAULT_CLIP)
         notes.print(
             f"No bound on the loss was given, so a record's gradient is clipped to norm "
             f"{_DEFAULT_CLIP:g}. That is private for any loss; --clip, or `lipschitz` or `bounds` in "
             "the file, may serve yours better."
         )
-    return choices
+    certified = all(choices.get(each) is not None for each in ("lipschitz", "gap"))
+    if name == Tight.name and choices["passes"] is None and not certified:
+        of_a_record = 2 * min(dim, choices["directions"] or 256)
+        if choices["estimate"] == Gradients.kind:
+            of_a_record = COST
+        cheap = _CHEAP_EVALUATIONS // (of_a_record * evaluations)
+        choices["passes"] = max(1, min(_MOST_PASSES, cheap))
+    return method_from(choices)
 
 
 def _introduce(plan: Plan, storage: Storage, given: ProblemFile, notes: Console) -> None:
     """Say what is going to happen, what it costs, and where that is written down."""
     sizes, steps = f"{plan.records:,} records, {plan.dim:,} parameters", plan.rounds * plan.horizon
-    if plan.calibrations:
+    if plan.calibration is not None:
         notes.print(f"{sizes}, {plan.passes} pass(es). The run finds its scales itself.")
     else:
         notes.print(
@@ -332,3 +287,6 @@ def _write_arrays(path: Path, tree: PyTree) -> None:
     with open(temporary, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     os.replace(temporary, path)
+
+
+train = with_choices(train)

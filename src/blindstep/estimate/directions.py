@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import abc
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -31,14 +32,48 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key, PyTree, UInt64
 
+from blindstep.errors import InvalidArgument
 from blindstep.estimate import draws
 
 # Directions as arrays of neighbouring columns, from left to right; `join` makes them one array.
 Parts = tuple[Float[Array, "some _"], ...]
 
 
+# Every sampler by its name: a plan's file has the name alone.
+SAMPLERS: dict[str, type[Directions]] = {}
+
+
+def sampler_named(name: object) -> type[Directions]:
+    """The sampler of this name, of this package or of anybody's."""
+    if not isinstance(name, str) or name not in SAMPLERS:
+        raise InvalidArgument(
+            f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}: for one of your own, import "
+            "the module that defines it first."
+        )
+    return SAMPLERS[name]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Second moments of one record's estimate, for a loss with Lipschitz constant L.
+
+    Attributes:
+        grad: bound on E|e|^2 / L^2 of GRAD.
+        diff: bound on E|e|^2 h^2 / (L |x - y|)^2 of DIFF.
+        seen: bound on |e - mean| h / (L |x - y|) of DIFF along directions that x and y depend on.
+        orthonormal: whether directions are orthonormal, so that |e|^2 = (d/q)^2 sum c_j^2.
+    """
+
+    grad: float
+    diff: float
+    seen: float
+    orthonormal: bool
+
+
 class Directions(eqx.Module):
     """A sampler. Each of its directions is a unit vector, uniform on the sphere.
+
+    A subclass with a `name` can be asked for by that name, in a method and in a plan's file.
 
     A key stands for `directions` directions in dimension `dim`. They are made in two steps. `prepare`
     does the work that is shared by all directions of a key; its result, the *compact* directions, is
@@ -46,7 +81,18 @@ class Directions(eqx.Module):
     """
 
     name: ClassVar[str]
-    orthonormal: ClassVar[bool]
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "name" not in vars(cls):
+            return
+        there = SAMPLERS.get(cls.name, cls)
+        if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise InvalidArgument(
+                f"there is a sampler {cls.name!r} already, {there.__module__}.{there.__qualname__}: give "
+                f"{cls.__qualname__} another name."
+            )
+        SAMPLERS[cls.name] = cls
 
     @abc.abstractmethod
     def prepare(
@@ -84,6 +130,10 @@ class Directions(eqx.Module):
     def gain(self, directions: int, dim: int) -> float:
         """The largest |(d/q) sum_j c_j u_j| over all draws and all |c_j| <= 1."""
 
+    @abc.abstractmethod
+    def moments(self, directions: int, dim: int) -> Moments | None:
+        """Proved bounds on a record's estimate; None if nothing is proved along these directions."""
+
 
 class Sphere(Directions):
     """Independent directions, each uniform on the sphere (Algorithms alg:first-grad, alg:zeroth-diff).
@@ -93,7 +143,6 @@ class Sphere(Directions):
     """
 
     name: ClassVar[str] = "sphere"
-    orthonormal: ClassVar[bool] = False
 
     def prepare(
         self, keys: Key[Array, " keys"], directions: int, dim: int, dtype: DTypeLike = jnp.float64
@@ -117,6 +166,19 @@ class Sphere(Directions):
     def gain(self, directions: int, dim: int) -> float:
         """d for any q: if all u_j coincide and c_j = 1, then |e| = (d/q) q."""
         return float(dim)
+
+    def moments(self, directions: int, dim: int) -> Moments:
+        """Those of independent directions.
+
+        GRAD: c = (f(x+hu) - f(x-hu)) / 2h is odd in u and L-Lipschitz on the sphere, whose spectral
+        gap is d - 1, so E c^2 <= L^2 / (d-1) and E|e|^2 <= (d^2 / q) L^2 / (d-1) + (1 - 1/q) L^2.
+        DIFF: |c| <= L |x-y| / h and the smoothing is sqrt(d) L / h smooth, so
+        E|e|^2 <= (d^2 / q + (1 - 1/q) d) L^2 |x-y|^2 / h^2. On every path |e| <= d L |x-y| / h.
+        """
+        rest = 1.0 - 1.0 / directions
+        grad = dim**2 / directions / max(1, dim - 1) + rest
+        diff = dim**2 / directions + rest * dim
+        return Moments(grad, diff, dim + math.sqrt(dim), orthonormal=False)
 
 
 def first_of(prepared: PyTree) -> PyTree:
@@ -170,7 +232,6 @@ class Signs(Directions):
     """
 
     name: ClassVar[str] = "signs"
-    orthonormal: ClassVar[bool] = False
     sizes: tuple[int, ...] = eqx.field(static=True, default=())
 
     def prepare(
@@ -194,6 +255,9 @@ class Signs(Directions):
     def gain(self, directions: int, dim: int) -> float:
         """d for any q: directions may coincide."""
         return float(dim)
+
+    def moments(self, directions: int, dim: int) -> None:
+        """Nothing is proved: the smoothing is not the uniform one."""
 
 
 def _signs(seed: UInt64[Array, " some"], size: int, dtype: Any) -> Float[Array, "some size"]:

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.errors import count, positive
-from blindstep.estimate.bounds import Bounds
+from blindstep.estimate.bounds import Bounds, Differences, record_bound
 from blindstep.estimate.directions import Directions, Parts, first_of, join
 from blindstep.estimate.vectors import Estimator, Query
 from blindstep.private.schedule import Kind
@@ -177,8 +177,8 @@ class ValueEstimator(Estimator):
     def record_bound(self, kind: Kind) -> float:
         """The clip norm for the gate: no longer than the bounds leave a record's vector."""
         gain = gain_of(self.sampler, self.sharing, self.directions, self.dim)
-        bound = record_bound(kind, gain, self.smoothing, self.reach, self.bounds)
-        return bound * math.sqrt(1.0 + self.curve**2)
+        made_of = Differences(gain, self.smoothing, self.reach)
+        return record_bound(kind, self.bounds, made_of, self.curve)
 
     def evaluations(self, kind: Kind) -> int:
         """Both points of a pair along each direction; of a GRAD on one side, one."""
@@ -199,19 +199,6 @@ def gain_of(sampler: Directions, sharing: Sharing, directions: int, dim: int) ->
     """
     gain = sampler.gain(directions, dim)  # raises if there are not so many
     return gain if sharing is Sharing.RECORD else dim / math.sqrt(directions)
-
-
-def record_bound(kind: Kind, gain: float, smoothing: float, reach: float, bounds: Bounds) -> float:
-    """The clip norm for the gate: the longest vector that the clamps leave, or `bounds`' clip if less.
-
-    GRAD: min(gain min(2 h L, width) / (2 h), first_clip)
-    DIFF: min(gain min(2 D L, width) / h, diff_clip)
-    """
-    if kind is Kind.GRAD:
-        clamp = min(2.0 * smoothing * bounds.lipschitz, bounds.width)
-        return min(gain * clamp / (2.0 * smoothing), bounds.first_clip)
-    clamp = min(2.0 * reach * bounds.lipschitz, bounds.width)
-    return min(gain * clamp / smoothing, bounds.diff_clip)
 
 
 def length(vector: Float[Array, " dim"]) -> Float[Array, ""]:

@@ -30,7 +30,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from blindstep.errors import InvalidArgument, count
 from blindstep.estimate import draws
-from blindstep.estimate.directions import Directions, Parts, first_of
+from blindstep.estimate.directions import Directions, Moments, Parts, first_of
 from blindstep.estimate.frame_building import (
     LastLevel,
     build,
@@ -44,12 +44,21 @@ from blindstep.estimate.frame_levels import Level, blocks
 class Frame(Directions):
     """A sampler of orthonormal directions."""
 
-    orthonormal: ClassVar[bool] = True
-
     def gain(self, directions: int, dim: int) -> float:
         """d / sqrt(q): |(d/q) sum_j c_j u_j| = (d/q) |(c_1, .., c_q)| <= (d/q) sqrt(q)."""
         _require_fit(directions, dim)
         return dim / math.sqrt(directions)
+
+    def moments(self, directions: int, dim: int) -> Moments:
+        """Those of orthonormal directions, each of which is uniform on the sphere.
+
+        |e|^2 = (d/q)^2 sum c_j^2, so E|e|^2 <= (d^2 / q) L^2 / (d-1) for GRAD (d L^2/(d-1) at q = d,
+        where independent directions have one L^2 more) and |e|^2 <= (d^2 / q) L^2 |x-y|^2 / h^2 for
+        DIFF.
+        """
+        diff = dim**2 / directions
+        seen = math.sqrt(diff) + math.sqrt(dim)
+        return Moments(diff / max(1, dim - 1), diff, seen, orthonormal=True)
 
 
 class Haar(Frame):

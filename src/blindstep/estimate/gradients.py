@@ -1,6 +1,6 @@
 """First order: a record's vector is its gradient, for losses that JAX can differentiate.
 
-    GRAD:   v = grad f(x)                       |v| <= C1 = min(L, first_clip)
+    GRAD:   v = grad f(x)                       |v| <= C1 = min(L, clip)
     DIFF:   v = grad f(x) - grad f(y)           |v| <= C2 = min(2 L, diff_clip)
 
 where f is the record's loss, L its Lipschitz bound, and C1, C2 the norms to which the gate scales a
@@ -14,7 +14,6 @@ The vectors of a loss that JAX can trace, whichever way they are made.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,7 @@ from jaxtyping import Array, Float, PyTree
 
 from blindstep.errors import count
 from blindstep.estimate import chunks
-from blindstep.estimate.bounds import Bounds
+from blindstep.estimate.bounds import Bounds, record_bound
 from blindstep.estimate.estimators import from_values
 from blindstep.estimate.probing import probing_of_loss
 from blindstep.estimate.vectors import Estimator, Query, Vectors
@@ -63,7 +62,7 @@ class GradientEstimator(Estimator):
 
     def record_bound(self, kind: Kind) -> float:
         """C1 or C2, and room for the loss."""
-        return record_bound(kind, self.bounds) * math.sqrt(1.0 + self.curve**2)
+        return record_bound(kind, self.bounds, curve=self.curve)
 
     def evaluations(self, kind: Kind) -> int:
         """One gradient, or that at the point before as well."""
@@ -84,13 +83,6 @@ class GradientEstimator(Estimator):
     ) -> tuple[Float[Array, ""], Float[Array, " dim"]]:
         value, slopes = jax.value_and_grad(at)(point.astype(self.precision), record)
         return value.astype(jnp.float64), slopes.astype(jnp.float64)
-
-
-def record_bound(kind: Kind, bounds: Bounds) -> float:
-    """C1 of a GRAD or C2 of a DIFF: a gradient is no longer than L, and two differ by at most 2 L."""
-    if kind is Kind.GRAD:
-        return min(bounds.lipschitz, bounds.first_clip)
-    return min(2.0 * bounds.lipschitz, bounds.diff_clip)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Estimator(eqx.Module):
         """The mean loss that a release shows, each record's clamped to `LARGEST`; NaN without one."""
         if self.curve == 0:
             return jnp.asarray(jnp.nan)
-        return release[-1] * LARGEST / (self.curve * self.bounds.first_clip)
+        return release[-1] * LARGEST / (self.curve * self.bounds.clip)
 
     def prepare_one(self, key: Key[Array, ""]) -> PyTree:
         """What shared directions of one key are made of; None where none are drawn."""
@@ -91,7 +91,7 @@ class Estimator(eqx.Module):
         """The vector of these slopes and, if wanted, of this loss."""
         if self.curve == 0:
             return slopes
-        clip = self.bounds.first_clip
+        clip = self.bounds.clip
         norm = jnp.sqrt(jnp.vecdot(slopes, slopes))[..., None]
         slopes = slopes * jnp.where(norm > clip, clip / norm, 1.0)
         shown = jnp.clip(value / LARGEST, -1.0, 1.0)

@@ -32,7 +32,7 @@ from blindstep.private import accounting
 from blindstep.private.columns import matrix_of
 from blindstep.private.noise import fresh_keys
 
-METHODS = ("many-runs", "one-run")
+ATTACKS = ("many-runs", "one-run")
 _MOST_STEPS = 4096
 # Rows of the schedule that are counted, at most, and releases that they are counted in.
 _ROWS, _RELEASES = 5 * 10**6, 2 * 10**5
@@ -43,8 +43,8 @@ class Audit:
     """What an audit found.
 
     Attributes:
-        method: "many-runs" or "one-run".
-        preset: of the plan.
+        attack: "many-runs" or "one-run".
+        method: of the plan.
         claimed_mu: what the plan says it spends, and never more than its budget leaves it.
         claimed_epsilon: of claimed_mu at delta, by the library's accounting.
         delta: where epsilon is quoted.
@@ -61,8 +61,8 @@ class Audit:
         neighbour_scores: in the other.
     """
 
+    attack: str
     method: str
-    preset: str
     claimed_mu: float
     claimed_epsilon: float
     delta: float
@@ -119,7 +119,7 @@ class Audit:
 def audit(
     plan: Plan,
     *,
-    method: str = "many-runs",
+    attack: str = "many-runs",
     pairs: int | None = None,
     confidence: float = 0.999,
     seed: int | None = None,
@@ -133,26 +133,26 @@ def audit(
 
     Args:
         plan: the plan.
-        method: "many-runs" or "one-run".
+        attack: "many-runs" or "one-run".
         pairs: trials to count: 40,000 pairs of transcripts, or at most 5,000 canaries, by default.
             Plans with many steps in many dimensions get fewer; the result says how many.
         confidence: the probability that the bound is right.
         seed: for reproduction; by default the noise keys come from the operating system.
     """
-    if method not in METHODS:
-        raise InvalidArgument(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+    if attack not in ATTACKS:
+        raise InvalidArgument(f"attack must be one of {', '.join(ATTACKS)}, got {attack!r}.")
     confidence = probability("confidence", confidence)
     if plan.period > _MOST_STEPS:
         raise InvalidArgument(
             f"a block of {plan.period} releases is longer than an audit can take "
             f"({_MOST_STEPS}): audit the same plan with a shorter period."
         )
-    pairs = count("pairs", (40_000 if method == "many-runs" else 5_000) if pairs is None else pairs)
+    pairs = count("pairs", (40_000 if attack == "many-runs" else 5_000) if pairs is None else pairs)
     with jax.enable_x64(True):
         scene = Scene(plan, fresh_keys(seed))
         claimed = claimed_mu(scene)
         rng = np.random.default_rng(np.frombuffer(_bytes(16, seed, "audit choices"), np.uint32))
-        if method == "many-runs":
+        if attack == "many-runs":
             keys = _noise_keys(keys_needed(plan, pairs), seed)
             trials = run_trials(scene, claimed, pairs, rng, keys)
         else:
@@ -167,7 +167,7 @@ def audit(
     worlds = trials.scores, trials.neighbour_scores
     # What one trial attacks is one pass, and all records of the group.
     factor = math.sqrt(plan.passes) / trials.group
-    if method == "many-runs":
+    if attack == "many-runs":
         number = len(trials.scores)
         lower = bounds.mu_lower_bound(*worlds, confidence=confidence)
         expected = bounds.expected_lower_bound(claimed / factor, number, confidence)
@@ -178,8 +178,8 @@ def audit(
         usual = round(number * (1 + math.erf(claimed / factor / math.sqrt(8))) / 2)
         expected = bounds.mu_from_guesses(usual, number, confidence)
     return Audit(
-        method=method,
-        preset=plan.preset,
+        attack=attack,
+        method=plan.method,
         claimed_mu=claimed,
         claimed_epsilon=epsilon,
         delta=plan.delta,
@@ -199,12 +199,12 @@ def audit(
 def claimed_mu(scene: Scene) -> float:
     """What the plan claims to spend: by its own terms, and by the budget that was asked for.
 
-    The noise is calibrated so that all of mu is spent. Preset `paper` spends less, since its
-    corollary takes the largest sensitivity times the largest column norm, wherever they are. Terms
+    The noise is calibrated so that all of mu is spent. A plan by the paper's corollary spends less, since
+    that takes the largest sensitivity times the largest column norm, wherever they are. Terms
     whose mu rose together with a noise that fell are held to the budget.
     """
     plan, terms, share = scene.plan, scene.terms, 1.0
-    if plan.preset == "paper":
+    if plan.by_corollary:
         sensitivities = terms.sensitivities()
         columns = np.linalg.norm(matrix_of(terms.mechanism), axis=0)
         share = float(np.max(sensitivities * columns) / (sensitivities.max() * columns.max()))

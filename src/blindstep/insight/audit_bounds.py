@@ -102,7 +102,7 @@ def audit_table(audit: Audit) -> Table:
     """Claim against measurement, the exact checks and the verdict."""
     checks = [f"{'yes' if good else 'NO '}  {name}" for name, good in audit.checks.items()]
     table = Table(
-        title=f"Audit ({audit.method}, preset {audit.preset})",
+        title=f"Audit ({audit.attack}, method {audit.method})",
         caption="\n".join([*checks, "", f"{audit.verdict}. {audit.reason}"]),
         title_justify="left",
         caption_justify="left",

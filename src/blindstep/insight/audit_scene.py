@@ -18,13 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
 
-from blindstep.estimate.bounds import Clip
+from blindstep.estimate.bounds import Bounds
 from blindstep.losses.pytrees import Loss, ParameterSpace
 from blindstep.optimize.learners import AdaptiveStep, Choice, Pace
 from blindstep.optimize.machine import Machine
 from blindstep.optimize.prefix import Prefix
 from blindstep.optimize.space import FlatSpace, Path
-from blindstep.planning.choices import GRADIENT
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate, Memory, Permit
 from blindstep.private.lattice import STD
@@ -117,12 +116,12 @@ class Scene:
         heading = jax.random.normal(jax.random.fold_in(keys.public, 0), (plan.dim,), jnp.float64)
         heading = heading / jnp.linalg.norm(heading)
         first, diff = float(self.terms.first_clip), float(self.terms.diff_clip)
-        differentiated = plan.estimate == GRADIENT
+        differentiated = plan.differentiates
         steepest = max(first, diff if differentiated else diff * plan.smoothing / plan.reach)
         bend = 1.0 / plan.reach if differentiated else 0.0
         self.loss = _Steep(heading, *map(jnp.asarray, (_STEEPER * steepest, bend)))
         machine = Machine(
-            replace(plan.estimator, bounds=Clip(first, diff)),
+            replace(plan.estimator, bounds=Bounds(clip=first, diff_clip=diff)),
             _Watching(self.terms.mechanism, None),
             AdaptiveStep(),  # asked, and not followed
             Pace(float(plan.reach), plan.schedule.releases),

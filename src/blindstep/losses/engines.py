@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.errors import EngineLost, InvalidArgument, positive, typed_record
 from blindstep.losses.tasks import Task, perform
 
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
@@ -29,28 +29,82 @@ Outcome = np.ndarray | BaseException
 _TRIES = 3
 
 
-class EngineLost(BlindstepError):
-    """The workers cannot be reached any more. The step was not released and can be repeated."""
+def _through_ray(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    import ray
+    from ray.exceptions import RayError
+
+    remote = _ray_function(function)
+    for answer in [remote.remote(item) for item in items]:
+        try:
+            yield ray.get(answer)
+        except RayError as error:
+            yield error
+
+
+@typed_record
+class Host:
+    """How a loss that JAX cannot trace is evaluated: any Python function, here or on workers.
+
+        bs.minimize(simulator, params, data, privacy, evaluate=bs.Host(timeout=5))
+        bs.minimize(simulator, params, data, privacy, evaluate=bs.Host(map=bs.Host.ray))
+
+    A loss that raises, gives anything but a finite number, is late or takes its worker down makes that
+    record count 0 in that step; nothing is raised or written about it. The result does not depend on
+    the number of workers or on the order of their answers.
+
+    Attributes:
+        executor: a `concurrent.futures` executor, or a function that makes one. With a function, or a
+            plain ProcessPoolExecutor, a pool that broke with a worker is replaced, and the tasks that
+            were lost are repeated.
+        map: a function like the builtin map instead, such as a pool's `map` or `Host.ray`.
+        vectorized: the loss takes rows: parameters and records with one more leading axis, giving one
+            value for each row. A row's value must depend on that row alone: privacy is for each record,
+            and a loss that mixes rows would let one record speak for others.
+        timeout: seconds for one call of the loss. With it each record is evaluated in a process of its
+            own, which is killed when it is late, with all that it started; a vectorised loss is called
+            for one record at a time. This keeps the loss from remembering anything between records,
+            also what it imports or compiles at its first call; it costs a few milliseconds a record,
+            and limits a record's memory to that of the machine / (processors + 1). Whether a call is
+            late is up to the machine's total load: give far more than a call takes. Needs fork, as on
+            Linux, and a loss that can be pickled; threads are refused.
+    """
+
+    executor: concurrent.futures.Executor | MakeExecutor | None = None
+    map: Map | None = None
+    vectorized: bool = False
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.executor is not None and self.map is not None:
+            raise InvalidArgument("give an executor or a map, not both.")
+        if not (
+            self.executor is None or callable(self.executor) or hasattr(self.executor, "submit")
+        ):
+            raise InvalidArgument(
+                f"executor must be a concurrent.futures executor, or a function that makes one, got "
+                f"{self.executor!r}: for two processes, give executor=lambda: ProcessPoolExecutor(2)."
+            )
+        if not (self.map is None or callable(self.map)):
+            raise InvalidArgument(f"map must be a function like the builtin map, got {self.map!r}.")
+        if self.timeout is not None:
+            seconds = positive("timeout", self.timeout, "give seconds, or leave it out")
+            object.__setattr__(self, "timeout", seconds)
+
+    @staticmethod
+    def ray(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        """A map over Ray tasks, which Ray itself repeats when their worker dies: map=Host.ray.
+
+        Needs `ray.init(...)` before, and the extra `blindstep[ray]`. An item whose worker died each time
+        gives Ray's error in place of a value, so that the others keep theirs.
+        """
+        return _through_ray(function, items)
 
 
 class Engine:
     """A map or an executor, used until every task has its values."""
 
-    def __init__(
-        self,
-        executor: concurrent.futures.Executor | MakeExecutor | None = None,
-        map: Map | None = None,
-    ) -> None:
-        if executor is not None and map is not None:
-            raise InvalidArgument("give an executor or a map, not both.")
-        if not (executor is None or callable(executor) or hasattr(executor, "submit")):
-            raise InvalidArgument(
-                f"executor must be a concurrent.futures executor, or a function that makes one, got "
-                f"{executor!r}: for two processes, give executor=lambda: ProcessPoolExecutor(2)."
-            )
-        if not (map is None or callable(map)):
-            raise InvalidArgument(f"map must be a function like the builtin map, got {map!r}.")
-        self._map = map
+    def __init__(self, host: Host) -> None:
+        self._map, executor = host.map, host.executor
         # A class of executors has `submit` too, but is a function that makes one.
         ready = hasattr(executor, "submit") and not isinstance(executor, type)
         self._given: Any = executor if ready else None
@@ -181,23 +235,6 @@ def _twin_of(pool: Any) -> MakeExecutor:
         pool._initargs,
         max_tasks_per_child=pool._max_tasks_per_child,
     )
-
-
-def ray_map(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """A map over Ray tasks, which Ray itself repeats when their worker dies: map=ray_map.
-
-    Needs `ray.init(...)` before, and the extra `blindstep[ray]`. An item whose worker died each time
-    gives Ray's error in place of a value, so that the others keep theirs.
-    """
-    import ray
-    from ray.exceptions import RayError
-
-    remote = _ray_function(function)
-    for answer in [remote.remote(item) for item in items]:
-        try:
-            yield ray.get(answer)
-        except RayError as error:
-            yield error
 
 
 @functools.lru_cache(maxsize=8)

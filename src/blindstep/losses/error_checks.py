@@ -29,7 +29,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
-from blindstep.errors import BlindstepError
+from blindstep.errors import LossFailed
 
 # Equinox's public functions look these two up in their own module when they are called.
 _IMPLEMENTATIONS = ("branched_error_if_impl", "branched_error_if_impl_jit")
@@ -128,10 +128,6 @@ def _void(failed: Any, leaf: Any) -> Any:
 Value = TypeVar("Value")
 
 
-class LossFailed(BlindstepError):
-    """The loss raised inside the compiled program. The steps it was computing are not released."""
-
-
 def telling_failures(run: Callable[[], Value]) -> Value:
     """`run()`; of such a failure, say what to do, without its words: they may hold a record.
 
@@ -148,6 +144,6 @@ def telling_failures(run: Callable[[], Value]) -> Value:
     # Raised out here, so that it does not carry the first error along.
     raise LossFailed(
         "the loss raised an exception for some record while the program ran: nothing of this round "
-        "was released. Use blindstep.host.minimize, where such a record counts 0, or return NaN "
+        "was released. Give evaluate=blindstep.Host(), where such a record counts 0, or return NaN "
         "where the loss would raise."
     )

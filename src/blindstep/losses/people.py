@@ -25,6 +25,7 @@ takes people x rows of memory, as evaluating them takes people x rows calls of t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, PyTree
+from numpy.typing import ArrayLike
 
 from blindstep.errors import InvalidArgument, count
 from blindstep.losses import mesh
@@ -46,6 +48,43 @@ from blindstep.private.accounting import PERSON, RECORD
 # every further slot costs as many evaluations as each of the first. A constant, since a number that was
 # taken from the data would be a release.
 ROWS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class People:
+    """Whose row it is, where people have several rows.
+
+        bs.minimize(loss, params, data, privacy, people=identifiers)
+        bs.minimize(loss, params, data, privacy, people=bs.People(identifiers, rows=4))
+
+    Then a person is one record, whose loss is the mean over their rows, and what is guaranteed is for
+    all of them together. Who takes part is public; how many rows a person has is not.
+
+    Attributes:
+        identifiers: an identifier for each row: whole numbers, or text.
+        rows: how many rows of a person are used at most; of more, a choice by a public rule. The loss is
+            evaluated as often for everybody.
+    """
+
+    identifiers: ArrayLike
+    rows: int = ROWS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", count("rows", self.rows))
+
+    @property
+    def unit(self) -> str:
+        """What is protected."""
+        return f"{PERSON} (all rows of one identifier are one record, at most {self.rows} of them used)"
+
+    def grouped(self, number: int) -> Grouped:
+        """Which of `number` rows each person's slots hold."""
+        return grouped(self.identifiers, number, self.rows)
+
+
+def people_of(given: People | ArrayLike | None) -> People | None:
+    """The people, where identifiers may have been given alone."""
+    return given if given is None or isinstance(given, People) else People(given)
 
 
 class Grouped(NamedTuple):
@@ -72,41 +111,39 @@ class _CompiledPersonLoss(eqx.Module):
 
 
 def by_person(
-    loss: Loss, params: PyTree, data: PyTree, people: Any, rows: int | None
+    loss: Loss, params: PyTree, data: PyTree, people: People | None
 ) -> tuple[Loss, PyTree, str]:
     """Loss and data of people for the compiled driver, and the unit that is protected.
 
     Without `people` they are what was given, and the unit is a record.
     """
     if people is None:
-        return loss, data, unit_of_rows(rows)
+        return loss, data, RECORD
     with jax.enable_x64(True):
         count_records(data)
         check_loss(
             loss, params, data
         )  # of one row: what is said about shapes is about the user's own
-    rows = slots_of(rows)
-    index, used = grouped(people, count_records(data), rows)
+    index, used = people.grouped(count_records(data))
     slots = jax.tree.map(lambda leaf: _taken(leaf, index), data)
     shard = next((leaf.sharding for leaf in jax.tree.leaves(slots) if _is_sharded(leaf)), None)
     counts = used if shard is None else jax.device_put(used, shard)
-    return _CompiledPersonLoss(loss), (slots, counts), unit_of_people(rows)
+    return _CompiledPersonLoss(loss), (slots, counts), people.unit
 
 
 def by_person_on_host(
-    loss: Loss, data: PyTree, people: Any, rows: int | None, vectorized: bool
+    loss: Loss, data: PyTree, people: People | None, vectorized: bool
 ) -> tuple[Loss, PyTree, str]:
     """The same for the host driver: a slot is a tree of rows, as the user's function takes them."""
     if people is None:
-        return loss, data, unit_of_rows(rows)
-    rows = slots_of(rows)
-    index, used = grouped(people, count_records(data), rows)
+        return loss, data, RECORD
+    index, used = people.grouped(count_records(data))
     data = jax.tree.map(np.asarray, data)
     slots = tuple(
         jax.tree.map(lambda leaf, own=own: leaf[own], data) for own in np.ascontiguousarray(index.T)
     )
     mean = VectorizedPersonLoss(loss) if vectorized else PersonLoss(loss)
-    return mean, (slots, used), unit_of_people(rows)
+    return mean, (slots, used), people.unit
 
 
 def count_people(people: Any, number: int) -> int:
@@ -192,23 +229,3 @@ def _taken(leaf: Any, index: Int[np.ndarray, "people rows"]) -> Any:
 
 def _is_sharded(leaf: Any) -> bool:
     return mesh.over_records(leaf) is not None
-
-
-def slots_of(rows: int | None) -> int:
-    """How many rows of a person are used at most."""
-    return ROWS if rows is None else count("rows", rows)
-
-
-def unit_of_rows(rows: int | None) -> str:
-    """What is protected where each row is a record of its own."""
-    if rows is not None:
-        raise InvalidArgument(
-            f"rows = {rows!r} is how many rows of a person are used: give people=, an identifier for "
-            "each row, too, or leave it out."
-        )
-    return RECORD
-
-
-def unit_of_people(rows: int) -> str:
-    """What is protected where a person has several rows."""
-    return f"{PERSON} (all rows of one identifier are one record, at most {rows} of them used)"

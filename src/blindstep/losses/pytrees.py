@@ -160,8 +160,8 @@ def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
     ) as error:
         raise UntraceableLoss(
             "JAX cannot trace the loss. Write it with jax.numpy, with jnp.where in place of `if`, and "
-            "without float(), int() or numpy; a loss that must run as plain Python goes through "
-            "blindstep.host.minimize."
+            "without float(), int() or numpy; a loss that must run as plain Python needs "
+            "evaluate=blindstep.Host()."
         ) from error
     if traced.effects:
         raise InvalidArgument(

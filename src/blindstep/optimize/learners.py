@@ -206,15 +206,24 @@ def learner_to_dict(learner: Learner) -> dict[str, Any]:
     return {"name": learner.name, **{name: float(value) for name, value in own.items()}}
 
 
+def learner_named(name: str) -> Learner:
+    """The learner of this name with its usual settings; its class must have been defined or imported."""
+    return _kind(name)()
+
+
+def _kind(name: object) -> type[Learner]:
+    if not isinstance(name, str) or name not in _KNOWN:
+        raise InvalidArgument(
+            f"no learner is named {name!r} (there are {', '.join(_KNOWN)}): import the module that "
+            "defines it first."
+        )
+    return _KNOWN[name]
+
+
 def learner_from_dict(given: dict[str, Any]) -> Learner:
     """The learner that `learner_to_dict` wrote; its class must have been defined or imported."""
     rest = dict(given)
-    kind = _KNOWN.get(rest.pop("name", ""))
-    if kind is None:
-        raise InvalidArgument(
-            f"no learner is named {given.get('name')!r} (there are {', '.join(_KNOWN)}): import the "
-            "module that defines it first."
-        )
+    kind = _kind(rest.pop("name", None))
     names = {each.name for each in dataclasses.fields(kind)}
     if rest.keys() != names:
         raise InvalidArgument(f"learner {kind.name} has the settings {sorted(names)}, got {given}.")

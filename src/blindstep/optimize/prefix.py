@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
-from scipy.linalg import solve_banded
+from jaxtyping import Array, Float
+from scipy.linalg import solve_banded, solve_triangular
 
+from blindstep.private.columns import matrix_of
 from blindstep.private.mechanisms import (
     BLT,
     BinaryTree,
@@ -222,18 +224,47 @@ class BLTSums(ToeplitzSums[BLT]):
         return overlaps
 
 
+class DenseSums(Prefix[Mechanism]):
+    """B = A C^-1 of any mechanism, from C as the gate streams it. Its state holds a block's releases."""
+
+    factor: Float[Array, "steps steps"]
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self.mechanism = mechanism
+        with jax.enable_x64(True):
+            self.factor = jnp.asarray(self.matrix())
+
+    def init(self, size: int) -> State:
+        """No release yet."""
+        return jnp.zeros((self.mechanism.steps, size))
+
+    def next(self, state: State, release: Vector, place: Place) -> tuple[State, Vector]:
+        """Keep the release, and weigh all releases so far."""
+        state = state.at[place].set(release)
+        return state, self.factor[place] @ state
+
+    def matrix(self) -> Float[np.ndarray, "steps steps"]:
+        """A C^-1, by a triangular system."""
+        whole = np.tri(self.mechanism.steps)
+        return solve_triangular(matrix_of(self.mechanism).T, whole.T, lower=False).T
+
+    def row_norms(self) -> PerStep:
+        """Read off the matrix."""
+        return np.linalg.norm(self.matrix(), axis=1)
+
+
 _SUMS: dict[type[Mechanism], type[Prefix[Any]]] = {
     Independent: PlainSums,
     BinaryTree: TreeSums,
     SquareRoot: SquareRootSums,
     BLT: BLTSums,
 }
-MECHANISMS: dict[str, type[Mechanism]] = {each.name: each for each in _SUMS}
 
 
 def prefix_of(mechanism: Mechanism) -> Prefix[Any]:
-    """The running sums that belong to a mechanism's releases."""
-    return _SUMS[type(mechanism)](mechanism)
+    """The running sums that belong to a mechanism's releases; of an unknown one, by a dense B."""
+    known = _SUMS.get(type(mechanism))
+    return DenseSums(mechanism) if known is None else known(mechanism)
 
 
 def _lower_toeplitz(first_column: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n n"]:

@@ -14,7 +14,7 @@ What is left to choose follows from the sizes and the budget:
   show more of the gradient at the same noise.
 - records in a step: all, unless even a few directions for each would take too many evaluations.
 - gradients instead of directions: what all d directions would show, at the cost of 3 evaluations. All
-  else is the same, looks included, so that two runs differ in their estimate alone.
+  else is the same, calibrations included, so that two runs differ in their estimate alone.
 
 The reasons are in docs/decisions.md; `python -m benchmarks.utility` measures how good it is.
 """
@@ -22,179 +22,139 @@ The reasons are in docs/decisions.md; `python -m benchmarks.utility` measures ho
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
-from blindstep.errors import InvalidArgument, count
-from blindstep.estimate.bounds import Bounds, Clip
+from blindstep.errors import InvalidArgument, typed_record
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import MOST_PRODUCTS, CalibrationQuery
 from blindstep.estimate.gradients import COST
 from blindstep.estimate.scales import ScaleFinder
-from blindstep.planning.choices import GRADIENT, NO_DIRECTIONS, VALUES
-from blindstep.planning.plan import Plan, finished
-from blindstep.private.statement import Privacy
+from blindstep.optimize.learners import Falling, Learner
+from blindstep.planning.estimates import Calibration, Gradients, Values
+from blindstep.planning.method import EstimateKind, Method, Problem
+from blindstep.planning.natural import (
+    CALIBRATION_EVALUATIONS,
+    LEAF_NOISE,
+    ROUNDS,
+    calibration_noise,
+    calibration_share,
+    in_natural_units,
+)
+from blindstep.planning.networks import plan_network
+from blindstep.planning.plan import Plan
 
 # All in natural units: a record's slopes are about 1 long, its loss at the start is about 1.
 _STEPS, _MOST_STEPS, _FEWEST_STEPS, _DROWNED = 64, 160, 20, 0.8
 _SHORTEST, _LONGEST, _SMOOTHING, _CLIP = 1.6, 3.0, 0.5, 0.45
-# Up to so many parameters a plan does not depend on their number.
+# Up to this many parameters a plan does not depend on their number.
 _FEW = 144
-# sqrt(4%) of a step's budget shows the mean loss.
-CURVE = 0.2
-ROUNDS = 16
 _FEWEST_DIRECTIONS = 8
-# The share of mu^2 that looks along the axes spend: a run with the rest has 8% more noise. Others show
-# histograms alone: they spend what brings noise on these down to 0.04, and at most 6%.
-_CALIBRATION_SHARE, _CALIBRATION_NOISE, _FAINT_SHARE = 0.15, 0.04, 0.06
-# The most noise in which a histogram for each leaf is worth having.
-LEAF_NOISE = 0.08
-# The share of the evaluations that looks may take.
-CALIBRATION_EVALUATIONS = 0.25
 _FEW_CALIBRATION_DIRECTIONS = (16, 4, 1)
 EVALUATIONS = 2**24
 
 
-def plan_auto(
-    *,
-    dim: int,
-    records: int,
-    privacy: Privacy,
-    evaluations: int | None = None,
-    passes: int | None = None,
-    directions: int | None = None,
-    leaves: tuple[int, ...] | None = None,
-    estimate: str = VALUES,
-) -> Plan:
-    """The plan for `records` records and `dim` parameters.
+@typed_record
+class Auto(Method):
+    """The default: a run that finds the scales of its problem itself, inside its budget.
 
-    Args:
-        dim: number of parameters.
-        records: number of records.
-        privacy: the budget of everything.
-        evaluations: the most evaluations of the loss; 2^24 if left out.
-        passes: the most times that the steps go through the records.
-        directions: directions in each step.
-        leaves: the sizes of the arrays that the parameters are made of, in their order.
-        estimate: whether a record's vector is made of "values" of its loss or is its "gradient".
+        bs.minimize(loss, params, data, privacy)                             # this method
+        bs.minimize(loss, params, data, privacy, method=bs.Auto(passes=20))
+
+    It certifies nothing about the answer, and needs to know nothing about the loss.
+
+    Attributes:
+        evaluations: the most evaluations of the loss. Default: about what a laptop does in a minute.
+        passes: the most passes over the records.
+        directions: random directions of a step.
+        estimate: what a record's vector is made of: "values" of its loss, or its "gradient".
+        learner: what turns released gradients into moves. Default: steps whose length falls to 0.
     """
-    dim, records = count("dim", dim), count("records", records)
-    differentiates = estimate == GRADIENT
-    if differentiates and directions is not None:
-        raise InvalidArgument(
-            f"directions={directions!r} beside estimate='gradient', which draws none: leave out one of "
-            "the two."
+
+    name: ClassVar[str] = "auto"
+    evaluations: int | None = None
+    passes: int | None = None
+    directions: int | None = None
+    estimate: EstimateKind = "values"
+    learner: Learner | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.estimate == Gradients.kind and self.directions is not None:
+            raise InvalidArgument(
+                f"directions={self.directions!r} beside estimate='gradient', which draws none: leave "
+                "out one of the two."
+            )
+
+    def plan(self, problem: Problem) -> Plan:
+        """One setting for all problems, in natural units."""
+        if problem.network:
+            if self.estimate == Gradients.kind:
+                raise InvalidArgument(
+                    "estimate='gradient' is for blindstep.minimize: a network is tuned from values of "
+                    "its loss. Leave it out."
+                )
+            return plan_network(
+                problem, self.name, self.most(problem), self.passes, self.directions, self.learner
+            )
+        return self._plan(problem, self.most(problem) or EVALUATIONS)
+
+    def most(self, problem: Problem) -> int | None:
+        """The most evaluations of the loss, if anybody has said."""
+        if self.evaluations is None and problem.effort is not None:
+            return problem.effort()
+        return self.evaluations
+
+    def made(self, plan: Plan) -> bool:
+        """How many evaluations are reasonable is measured anew in each process: a run keeps its own."""
+        return (
+            self.evaluations is None
+            and plan.method == self.name
+            and plan.estimate.kind == self.estimate
+            and (self.directions is None or plan.directions == self.directions)
+            and (self.passes is None or plan.passes <= self.passes)
         )
-    most = count("evaluations", EVALUATIONS if evaluations is None else evaluations)
-    calibration, calibration_batch = _calibration_query(
-        dim, records, most, privacy.mu, leaves or (dim,)
-    )
-    spent = ScaleFinder.calibrations * calibration_batch * calibration.evaluations
-    share = calibration_share(calibration, calibration_batch, privacy.mu)
-    wide = max(1.0, math.sqrt(dim / _FEW))
-    most_steps = min(round(_STEPS * wide), _MOST_STEPS)
-    steps = _steps(dim, records, privacy.mu * math.sqrt(1 - share), most_steps)
-    if differentiates:  # as long as COST / 2 pairs of values
-        pairs = 2 * (most - spent) // COST
-        _, batch, steps = _sizes(1, True, records, pairs, steps)
-        q = dim
-    else:
-        wanted = dim if directions is None else count("directions", directions)
-        q, batch, steps = _sizes(wanted, directions is not None, records, most - spent, steps)
-    if passes is not None:
-        steps = max(1, min(steps, count("passes", passes) * (records // batch)))
-    horizon = max(1, steps // ROUNDS)
-    rounds = max(1, steps // horizon)
-    fewer = (most_steps / (rounds * horizon)) ** 0.4
-    reach = fewer * min(_SHORTEST * wide, _LONGEST)
-    smoothing = fewer * _SMOOTHING
-    # Coefficients are (d/q) c_j: of a slope of length 1, about sqrt(d/q) long.
-    bounds = Clip(_CLIP * math.sqrt(dim / q))
-    given = (dim, records, privacy, calibration, calibration_batch, share, rounds, horizon, batch)
-    if differentiates:
-        none = (0, reach, 0.0, bounds, NO_DIRECTIONS)
-        return in_natural_units(*given, *none, sharing="record", estimate=estimate)
-    sampler = "structured" if q > 1 else "sphere"
-    return in_natural_units(*given, q, reach, smoothing, bounds, sampler)
 
-
-def in_natural_units(
-    dim: int,
-    records: int,
-    privacy: Privacy,
-    calibration: CalibrationQuery,
-    calibration_batch: int,
-    calibration_share: float,
-    rounds: int,
-    horizon: int,
-    batch: int,
-    directions: int,
-    reach: float,
-    smoothing: float,
-    bounds: Bounds,
-    sampler: str,
-    sides: int = 2,
-    sharing: str = "block",
-    estimate: str = VALUES,
-) -> Plan:
-    """A plan with looks, then steps, each of which shows the loss as well."""
-    made = Plan(
-        preset="auto",
-        mechanism="independent",
-        sampler=sampler,
-        sharing=sharing,
-        records=records,
-        dim=dim,
-        horizon=horizon,
-        period=1,
-        rounds=rounds,
-        first_batch=batch,
-        diff_batch=batch,
-        directions=directions,
-        smoothing=smoothing,
-        radius=smoothing + horizon * reach,
-        reach=reach,
-        bounds=bounds,
-        lipschitz=None,
-        gap=None,
-        privacy=privacy,
-        calibrations=ScaleFinder.calibrations,
-        calibration_leaves=calibration.leaves,
-        calibration_directions=calibration.each,
-        calibration_batch=calibration_batch,
-        calibration_share=calibration_share,
-        curve=CURVE,
-        sides=sides,
-        estimate=estimate,
-    )
-    return finished(made, after=_notes(made))
+    def _plan(self, problem: Problem, most: int) -> Plan:
+        dim, records, mu = problem.dim, problem.records, problem.privacy.mu
+        differentiates = self.estimate == Gradients.kind
+        asked, asked_of = _calibration_query(dim, records, most, mu, problem.leaves or (dim,))
+        spent = ScaleFinder.calibrations * asked_of * asked.evaluations
+        share = calibration_share(asked, asked_of, mu)
+        wide = max(1.0, math.sqrt(dim / _FEW))
+        most_steps = min(round(_STEPS * wide), _MOST_STEPS)
+        steps = _steps(dim, records, mu * math.sqrt(1 - share), most_steps)
+        if differentiates:  # as long as COST / 2 pairs of values
+            pairs = 2 * (most - spent) // COST
+            _, batch, steps = _sizes(1, True, records, pairs, steps)
+            q = dim
+        else:
+            wanted, fixed = self.directions or dim, self.directions is not None
+            q, batch, steps = _sizes(wanted, fixed, records, most - spent, steps)
+        if self.passes is not None:
+            steps = max(1, min(steps, self.passes * (records // batch)))
+        horizon = max(1, steps // ROUNDS)
+        rounds = max(1, steps // horizon)
+        fewer = (most_steps / (rounds * horizon)) ** 0.4
+        sampler = "structured" if q > 1 else "sphere"
+        return in_natural_units(
+            self.name,
+            problem,
+            Gradients() if differentiates else Values(q, fewer * _SMOOTHING, sampler, "block"),
+            Calibration(asked.leaves, asked.each, asked_of, share),
+            # Coefficients are (d/q) c_j: of a slope of length 1, about sqrt(d/q) long.
+            bounds=Bounds(clip=_CLIP * math.sqrt(dim / q)),
+            rounds=rounds,
+            horizon=horizon,
+            batch=batch,
+            reach=fewer * min(_SHORTEST * wide, _LONGEST),
+            learner=self.learner or Falling(nearest=0.1),
+        )
 
 
 def _steps(dim: int, records: int, mu: float, most: int) -> int:
     """Steps such that noise does not drown each of them, if every step takes all records."""
     drowned = 2.0 * math.sqrt(most * dim) / (records * mu)
     return round(min(max(most * (_DROWNED / drowned) ** 2, _FEWEST_STEPS), most))
-
-
-def calibration_share(calibration: CalibrationQuery, batch: int, mu: float) -> float:
-    """The share of mu^2 for the looks.
-
-    Shares and products of slopes are worth all that there may be; histograms are read well enough in
-    little noise.
-    """
-    if calibration.axes:
-        return _CALIBRATION_SHARE
-    least = (
-        _CALIBRATION_SHARE * (calibration_noise(calibration, batch, mu) / _CALIBRATION_NOISE) ** 2
-    )
-    return min(least, _FAINT_SHARE)
-
-
-def calibration_noise(calibration: CalibrationQuery, batch: int, mu: float) -> float:
-    """Noise on a place of a histogram, if looks spend all that they may, each on the same records."""
-    return (
-        2.0
-        * calibration.clip
-        * math.sqrt(ScaleFinder.calibrations / _CALIBRATION_SHARE)
-        / (batch * mu)
-    )
 
 
 def _sizes(
@@ -236,16 +196,3 @@ def _calibration_query(
             return calibration, records
     calibration = CalibrationQuery((dim,), min(dim, _FEW_CALIBRATION_DIRECTIONS[1]))
     return calibration, max(1, min(records, int(room // calibration.evaluations)))
-
-
-def _notes(plan: Plan) -> tuple[str, ...]:
-    """What a reader of the plan should know."""
-    curve = plan.curve**2 / (1 + plan.curve**2)
-    counted = f" (a gradient counts as {COST})" if plan.estimate == GRADIENT else ""
-    return (
-        f"{plan.rounds * plan.horizon} steps fall from {plan.reach:.3g} to 0 natural units; about "
-        f"{plan.evaluations:,} evaluations of the loss{counted}; {curve:.0%} of each step's budget "
-        "shows the mean loss.",
-        f"{plan.calibrations} looks, with {plan.calibration_share:.0%} of mu^2, find the unit of the loss and the "
-        "length of each parameter's unit.",
-    )

@@ -15,18 +15,15 @@ import numpy as np
 from jaxtyping import Float
 
 from blindstep.estimate import estimators
+from blindstep.estimate.directions import Moments, sampler_named
 from blindstep.estimate.estimators import Sharing
-from blindstep.optimize.prefix import MECHANISMS, prefix_of
-from blindstep.planning.choices import AUTO_SAMPLERS, GRADIENT
+from blindstep.optimize.prefix import prefix_of
 from blindstep.planning.theory import (
     BoundParts,
-    Moments,
     clip_bias,
     diff_clip_bias,
     explicit_bound,
-    frame_moments,
     oracle_errors,
-    sphere_moments,
 )
 from blindstep.private.lattice import STD
 from blindstep.private.mechanisms import Mechanism
@@ -45,12 +42,14 @@ _NONE = np.zeros(1)
 def obstacle(plan: Plan) -> str | None:
     """Why nothing is certified about the answer, in a sentence; None if something is."""
     farthest = plan.smoothing + plan.reach * plan.horizon
-    if plan.estimate == GRADIENT:
+    if plan.differentiates:
         why = "Nothing is certified about stationarity: the proofs are about estimates from values"
     elif plan.lipschitz is None:
         why = "Without a Lipschitz bound nothing is certified about stationarity"
     elif plan.gap is None:
         why = "Without a bound on the gap nothing is certified about stationarity"
+    elif plan.moments is None:
+        why = f"Nothing is certified about stationarity: nothing is proved along {plan.sampler} directions"
     elif farthest > plan.radius * (1 + 1e-9):
         why = (
             f"Nothing is certified about stationarity at radius {plan.radius:g}: smoothing + reach x "
@@ -67,24 +66,24 @@ def obstacle(plan: Plan) -> str | None:
     return f"{why}; privacy is."
 
 
-def bound_of(plan: Plan, lipschitz: float) -> BoundParts:
+def bound_of(plan: Plan, lipschitz: float, moments: Moments) -> BoundParts:
     """The explicit bound of a plan's choices if L is this; an unknown gap counts as 0."""
     noise = math.sqrt(plan.size) * plan.release_std()
-    bias = _bias(plan, lipschitz) + _rounding(plan, noise)
-    return _bound(plan, lipschitz, estimation_error(plan, lipschitz), noise, bias)
+    bias = _bias(plan, lipschitz, moments) + _rounding(plan, noise, moments)
+    return _bound(plan, lipschitz, estimation_error(plan, lipschitz, moments), noise, bias)
 
 
 def least_tolerance(plan: Plan) -> float:
     """What the bound is at least, whatever the noise and the errors; 0 without L."""
-    if (slope := plan.lipschitz) is None:
+    if (slope := plan.lipschitz) is None or (moments := plan.moments) is None:
         return 0.0
-    return _bound(plan, slope, _NONE, _NONE, _first_bias(plan, slope)).total
+    return _bound(plan, slope, _NONE, _NONE, _first_bias(plan, slope, moments)).total
 
 
-def estimation_error(plan: Plan, lipschitz: float) -> PerGradient:
+def estimation_error(plan: Plan, lipschitz: float, moments: Moments) -> PerGradient:
     """Root mean square error of each gradient of a block, before noise, if L is this."""
     return oracle_errors(
-        plan.moments,
+        moments,
         lipschitz=lipschitz,
         smoothing=plan.smoothing,
         reach=plan.reach,
@@ -113,29 +112,29 @@ def _bound(
     )
 
 
-def _first_bias(plan: Plan, lipschitz: float) -> float:
+def _first_bias(plan: Plan, lipschitz: float, moments: Moments) -> float:
     """Bound on what clipping takes off the mean of a GRAD; none is longer than gain x L."""
-    clip = plan.bounds.first_clip / lipschitz
-    gain = gain_of(plan.sampler, plan.sharing, plan.directions, plan.dim)
-    return 0.0 if clip >= gain * (1 - 1e-9) else lipschitz * clip_bias(plan.moments, clip)
+    clip = plan.bounds.clip / lipschitz
+    gain = gain_of(plan.sampler or "", plan.sharing or "", plan.directions, plan.dim)
+    return 0.0 if clip >= gain * (1 - 1e-9) else lipschitz * clip_bias(moments, clip)
 
 
-def _bias(plan: Plan, lipschitz: float) -> float | PerGradient:
+def _bias(plan: Plan, lipschitz: float, moments: Moments) -> float | PerGradient:
     """Bound on what clipping takes off the mean of each gradient of a block."""
-    bias = _first_bias(plan, lipschitz)
+    bias = _first_bias(plan, lipschitz, moments)
     if plan.period == 1 or plan.clips[1] < plan.bounds.diff_clip:
         return bias
     slope = lipschitz * plan.reach / plan.smoothing
-    each = diff_clip_bias(plan.moments, slope, plan.bounds.diff_clip)
+    each = diff_clip_bias(moments, slope, plan.bounds.diff_clip)
     return bias + np.arange(plan.period) * each
 
 
-def _rounding(plan: Plan, noise: PerGradient) -> PerGradient:
+def _rounding(plan: Plan, noise: PerGradient, moments: Moments) -> PerGradient:
     """Bound on what snapping to the lattice, by half a width a coordinate, adds to each gradient.
 
     B times the i + 1 roundings so far: at most |row i of B| sqrt(size (i + 1)) half widths.
     """
-    skew = plan.sharing == "block" and not plan.moments.orthonormal  # lifting may lengthen
+    skew = plan.sharing == "block" and not moments.orthonormal  # lifting may lengthen
     worst = (math.sqrt(plan.size) if skew else 1.0) / (2.0 * STD)
     return worst * noise * np.sqrt(np.arange(1, plan.period + 1))
 
@@ -143,7 +142,8 @@ def _rounding(plan: Plan, noise: PerGradient) -> PerGradient:
 @lru_cache(maxsize=64)
 def mechanism_of(name: str, steps: int) -> Mechanism:
     """The mechanism of this name for a block."""
-    return MECHANISMS[name](steps)
+    made: Any = Mechanism.named(name)
+    return made(steps)
 
 
 @lru_cache(maxsize=64)
@@ -155,15 +155,13 @@ def row_norms(name: str, steps: int) -> Float[np.ndarray, " steps"]:
 @lru_cache(maxsize=4096)
 def gain_of(sampler: str, sharing: str, directions: int, dim: int) -> float:
     """The longest that a record's vector can be for coefficients of at most 1."""
-    return estimators.gain_of(AUTO_SAMPLERS[sampler](), Sharing(sharing), directions, dim)
+    return estimators.gain_of(sampler_named(sampler)(), Sharing(sharing), directions, dim)
 
 
 @lru_cache(maxsize=4096)
-def moments_of(sampler: str, directions: int, dim: int) -> Moments:
-    """Second moments of a record's estimate along these directions."""
-    return (frame_moments if AUTO_SAMPLERS[sampler].orthonormal else sphere_moments)(
-        dim, directions
-    )
+def moments_of(sampler: str, directions: int, dim: int) -> Moments | None:
+    """Second moments of a record's estimate along these directions: the sampler's own."""
+    return sampler_named(sampler)().moments(directions, dim)
 
 
 @lru_cache(maxsize=2**16)

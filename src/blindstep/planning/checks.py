@@ -20,24 +20,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from blindstep.errors import HopelessPlan, InvalidArgument, LargeDelta, count, finite
+from blindstep.errors import HopelessPlan, InvalidArgument, LargeDelta, count, finite, positive
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Signs
-from blindstep.optimize.prefix import MECHANISMS
-from blindstep.planning.choices import (
-    AUTO_SAMPLERS,
-    ESTIMATES,
-    GRADIENT,
-    NO_DIRECTIONS,
-    PRESETS,
-    SAMPLERS,
-    SHARINGS,
-    moderate_bounds,
-    one_of,
-    plain_numbers,
-)
+from blindstep.private.mechanisms import Mechanism
 from blindstep.private.statement import Privacy
 
 if TYPE_CHECKING:
@@ -52,39 +42,22 @@ _MOST = 1e60
 
 def check(plan: Plan) -> None:
     """Raise unless a run can be made of the plan's choices; makes its numbers Python's own."""
-    one_of("preset", plan.preset, PRESETS)
-    one_of("mechanism", plan.mechanism, MECHANISMS)
-    one_of("estimate", plan.estimate, ESTIMATES)
-    one_of("sharing", plan.sharing, SHARINGS)
+    Mechanism.named(plan.mechanism)
     plain_numbers(plan, _COUNTS, _AMOUNTS, _MOST)
-    if plan.estimate == GRADIENT:
-        _check_gradients(plan)
-    else:
-        scaled = plan.preset == "auto"
-        one_of("sampler", plan.sampler, AUTO_SAMPLERS if scaled else SAMPLERS)
-        plain_numbers(plan, ("directions",), ("smoothing",), _MOST)
     moderate_bounds(plan.bounds, _MOST)
-    for name in ("calibrations", "calibration_directions", "calibration_batch"):
-        count(name, getattr(plan, name), 0)
+    if plan.differentiates:
+        _check_gradients(plan)
+    elif plan.sampler == Signs.name and not plan.natural_units:
+        raise InvalidArgument(
+            "sampler signs is for networks, whose plans are in natural units: give another one."
+        )
     if not 0.0 <= finite("curve", plan.curve) <= 1.0 or (plan.curve and not _has_room(plan)):
         raise InvalidArgument(
             f"curve {plan.curve:g}: a weight from 0 to 1, in a plan of GRADs alone (period 1) along "
             "shared directions or by differentiating, with a clip. Leave it out."
         )
-    if not 0.0 <= finite("calibration_share", plan.calibration_share) < 1.0:
-        raise InvalidArgument(f"look_share {plan.calibration_share:g}: a share from 0 to below 1.")
-    for leaf in plan.calibration_leaves:
-        count("calibration_leaves", leaf)
-    if plan.sides != 2 and (plan.sides != 1 or plan.sampler != Signs.name):
-        raise InvalidArgument(f"sides must be 2, or 1 along signs, got {plan.sides!r}.")
-    if (plan.calibrations > 0) != (
-        plan.calibration_directions * plan.calibration_batch * plan.calibration_share > 0
-    ):
-        raise InvalidArgument(
-            "looks, look_directions, look_batch and look_share go together: give all."
-        )
-    if sum(plan.calibration_leaves) != (plan.dim if plan.calibrations else 0):
-        raise InvalidArgument("look_leaves must add up to dim in a plan with looks.")
+    if plan.calibration is not None and sum(plan.calibration.leaves) != plan.dim:
+        raise InvalidArgument("the leaves of a calibration must add up to dim.")
     if plan.horizon % plan.period:
         raise InvalidArgument(
             f"horizon {plan.horizon} is not a multiple of the period {plan.period}: a round is "
@@ -94,23 +67,75 @@ def check(plan: Plan) -> None:
 
 def _has_room(plan: Plan) -> bool:
     """Whether the loss can be a coordinate of a record's vector."""
-    clipped = plan.bounds.first_clip < math.inf
-    apart = plan.sharing == "block" or plan.estimate == GRADIENT
+    clipped = plan.bounds.clip < math.inf
+    apart = plan.differentiates or plan.sharing == "block"
     return plan.period == 1 and apart and clipped
 
 
 def _check_gradients(plan: Plan) -> None:
-    """Raise unless the plan says that there are no directions and that nothing is certified."""
-    fixed = {"sampler": NO_DIRECTIONS, "sharing": "record", "directions": 0, "smoothing": 0.0}
-    fixed |= {"sides": 2, "lipschitz": None, "gap": None}
-    for name, value in fixed.items():
-        if getattr(plan, name) != value:
+    """Raise unless the plan says that nothing is certified."""
+    for name in ("lipschitz", "gap"):
+        if getattr(plan, name) is not None:
             raise InvalidArgument(
-                f"a plan with estimate 'gradient' has {name} {value!r}, got {getattr(plan, name)!r}: "
-                "no directions are drawn, and nothing is certified."
+                f"a plan of gradients has {name} None, got {getattr(plan, name)!r}: nothing is "
+                "certified."
             )
-    one_of("preset", plan.preset, ("auto", "tight"))
     plan.bounds.require_finite(needs_diff=plan.period > 1, by_slope=True)
+
+
+def one_of(name: str, value: object, known: Iterable[str]) -> None:
+    """Raise unless the value is one of the known names."""
+    if value not in tuple(known):
+        raise InvalidArgument(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+
+
+def plain_numbers(
+    record: object, counts: Iterable[str], amounts: Iterable[str], most: float = 1e30
+) -> None:
+    """Check the numbers of a frozen record and make them Python's own; those not given stay None."""
+    for name in counts:
+        value = getattr(record, name)
+        if value is not None:
+            plain_count(record, name)
+    for name in amounts:
+        if (value := getattr(record, name)) is not None:
+            object.__setattr__(record, name, moderate(name, value, most))
+
+
+def moderate(name: str, value: object, most: float = 1e30) -> float:
+    """The amount as a float; raises unless its powers and products are numbers too."""
+    number = value if type(value) is float and value > 0 else positive(name, value)
+    if not 1 / most <= number <= most:
+        raise InvalidArgument(
+            f"{name} must lie between {1 / most:g} and {most:g}, got {value!r}: change the unit that "
+            "it is in."
+        )
+    return number
+
+
+def moderate_bounds(bounds: object, most: float = 1e30) -> None:
+    """Raise unless these are bounds, and those in force are moderate."""
+    if not isinstance(bounds, Bounds):
+        raise InvalidArgument(
+            f"bounds must be blindstep.Bounds, such as bounds=Bounds(clip=1.0), got {bounds!r}."
+        )
+    for name, value in bounds.in_force.items():
+        moderate(name, value, most)
+
+
+def plain_count(record: object, name: str) -> None:
+    """Check a whole number of a frozen record and make it Python's own."""
+    value = getattr(record, name)
+    if type(value) is not int or not 0 < value < 2**63:
+        object.__setattr__(record, name, count(name, value))
+
+
+def check_privacy(privacy: object) -> None:
+    """Raise unless this is a budget."""
+    if not isinstance(privacy, Privacy):
+        raise InvalidArgument(
+            f"privacy must be a budget such as Privacy(epsilon=4, delta=1e-5), got {privacy!r}."
+        )
 
 
 def check_delta(privacy: Privacy | None, records: int, name: str = "privacy") -> None:
@@ -190,7 +215,7 @@ def _drowned(plan: Plan) -> tuple[str, ...]:
 
 
 def _stuck(plan: Plan, rounding: float) -> tuple[str, ...]:
-    if plan.calibrations:  # such a plan finds the lengths of its steps itself
+    if plan.calibration is not None:  # such a plan finds the lengths of its steps itself
         return ()
     travel = plan.rounds * plan.horizon * plan.reach
     probes = plan.smoothing or travel  # gradients are taken at the point itself

@@ -1,4 +1,4 @@
-"""Preset `klt`: the parameters of Kornowski, Liu & Talwar (arXiv 2410.05880), the paper's successor.
+"""Method `klt`: the parameters of Kornowski, Liu & Talwar (arXiv 2410.05880), the paper's successor.
 
 A GRAD batch of B1 = period records every `period` steps, DIFF batches of one record between, averaging
 length N = radius / (4 D), period = (radius / (mu D))^(2/3) + radius / (D sqrt d), with D minimising
@@ -18,45 +18,90 @@ S minimise the same bound. (Their further step from the records to the populatio
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
-from blindstep.errors import InvalidArgument
-from blindstep.estimate.bounds import Clip
-from blindstep.planning.bound import estimation_error
-from blindstep.planning.choices import Choices
+from blindstep.errors import InvalidArgument, typed_record
+from blindstep.estimate.bounds import Bounds
+from blindstep.estimate.frames import Structured
+from blindstep.planning.bound import estimation_error, moments_of
+from blindstep.planning.estimates import Values
+from blindstep.planning.method import Certified, Problem, SamplerName
 from blindstep.planning.plan import Plan, finished
 from blindstep.private.schedule import MOST_RELEASES, MOST_RELEASES_IN_A_BLOCK
 
 
-def plan_klt(choices: Choices, records: int) -> Plan:
-    """The successor's plan for a number of records."""
-    choices.refuse(
-        "klt",
-        *("oracle", "horizon", "period", "rounds", "first_batch", "diff_batch"),
-        *("directions", "evaluations", "mechanism", "sharing", "smoothing", "reach"),
-    )
-    if not choices.certifiable:
-        raise InvalidArgument("preset klt chooses everything from lipschitz and gap: give both.")
-    candidates: list[tuple[float, Plan]] = []
-    refusal = InvalidArgument(f"{records} records do not hold one round: bring more.")
-    for passes in _ladder(choices.passes or 1):
-        for horizon in _ladder(records if passes == 1 else passes):
-            try:
-                if (made := _plan(choices, records, horizon, passes)) is not None:
-                    candidates.append((_their_bound(made), made))
-            except InvalidArgument as error:
-                refusal = error
-    if not candidates:
-        raise refusal
-    bound, made = min(candidates, key=lambda pair: pair[0])
-    notes = (
-        f"Parameters of Kornowski, Liu & Talwar; their own bound for them is {bound:.4g}.",
-        "Enforced clipping and orthonormal frames stand in for their number of directions; the "
-        "learner restarts every horizon.",
-    )
-    return finished(made, notes)
+@typed_record
+class Klt(Certified):
+    """The parameters of the paper's successor (Kornowski, Liu & Talwar), by their bound.
+
+        bs.Klt(radius=0.1, lipschitz=1.0, gap=1.0)
+
+    Attributes:
+        passes: the most passes over the records.
+        sampler: the directions: independent ("sphere"), or orthonormal.
+    """
+
+    name: ClassVar[str] = "klt"
+    passes: int | None = None
+    sampler: SamplerName = Structured.name
+
+    def plan(self, problem: Problem) -> Plan:
+        """The successor's plan for a number of records."""
+        if moments_of(self.sampler, problem.dim, problem.dim) is None:
+            raise InvalidArgument(
+                f"nothing is proved along {self.sampler} directions, and method klt chooses "
+                "everything from what is: give another sampler, or use method Tight."
+            )
+        records = problem.records
+        candidates: list[tuple[float, Plan]] = []
+        refusal = InvalidArgument(f"{records} records do not hold one round: bring more.")
+        for passes in _ladder(self.passes or 1):
+            for horizon in _ladder(records if passes == 1 else passes):
+                try:
+                    if (made := self._plan(problem, horizon, passes)) is not None:
+                        candidates.append((_their_bound(made), made))
+                except InvalidArgument as error:
+                    refusal = error
+        if not candidates:
+            raise refusal
+        bound, made = min(candidates, key=lambda pair: pair[0])
+        notes = (
+            f"Parameters of Kornowski, Liu & Talwar; their own bound for them is {bound:.4g}.",
+            "Enforced clipping and orthonormal frames stand in for their number of directions; the "
+            "learner restarts every horizon.",
+        )
+        return finished(made, notes)
+
+    def _plan(self, problem: Problem, horizon: int, passes: int) -> Plan | None:
+        """Their plan at an averaging length; None if the records or a block do not hold it."""
+        dim, records = problem.dim, problem.records
+        ratio = 4 * horizon  # radius / D
+        wanted = (ratio / problem.privacy.mu) ** (2 / 3) + ratio / math.sqrt(dim)
+        period = max(1, min(horizon, round(wanted))) if passes == 1 else 1
+        horizon = max(1, round(horizon / period)) * period
+        first_batch = period if passes == 1 else records
+        steps = records // (first_batch + period - 1) * period * passes
+        rounds = min(steps, MOST_RELEASES) // horizon
+        moments = moments_of(self.sampler, dim, dim)
+        if rounds < 1 or period > MOST_RELEASES_IN_A_BLOCK or moments is None:
+            return None
+        known = self.given(problem)
+        # Four times the root mean square of a record's GRAD estimate, where that is below the gain.
+        clip = min(math.sqrt(dim), 4 * math.sqrt(moments.grad))
+        known["bounds"] = known["bounds"] & Bounds(clip=self.lipschitz * clip)
+        return Plan(
+            estimate=Values(dim, self.radius / 2, self.sampler, "record"),
+            mechanism="tree" if passes == 1 else "independent",
+            horizon=horizon,
+            period=period,
+            rounds=rounds,
+            first_batch=first_batch,
+            diff_batch=1,
+            reach=self.radius / (4 * horizon),
+            **known,
+        )
 
 
 def _ladder(most: int) -> list[int]:
@@ -65,43 +110,15 @@ def _ladder(most: int) -> list[int]:
     return [int(step) for step in np.unique(np.round(steps))]
 
 
-def _plan(choices: Choices, records: int, horizon: int, passes: int) -> Plan | None:
-    """Their plan at an averaging length; None if the records or the longest block do not hold it."""
-    ratio = 4 * horizon  # radius / D
-    wanted = (ratio / choices.privacy.mu) ** (2 / 3) + ratio / math.sqrt(choices.dim)
-    period = max(1, min(horizon, round(wanted))) if passes == 1 else 1
-    horizon = max(1, round(horizon / period)) * period
-    first_batch = period if passes == 1 else records
-    steps = records // (first_batch + period - 1) * period * passes
-    rounds = min(steps, MOST_RELEASES) // horizon
-    if rounds < 1 or period > MOST_RELEASES_IN_A_BLOCK:
-        return None
-    made = Plan(
-        preset="klt",
-        mechanism="tree" if passes == 1 else "independent",
-        sampler=choices.sampler or "structured",
-        sharing="record",
-        horizon=horizon,
-        period=period,
-        rounds=rounds,
-        first_batch=first_batch,
-        diff_batch=1,
-        directions=choices.dim,
-        smoothing=choices.radius / 2,
-        reach=choices.radius / (4 * horizon),
-        **choices.known(records),
-    )
-    # Four times the root mean square of a record's GRAD estimate, where that is below the gain.
-    clip = min(math.sqrt(made.dim), 4 * math.sqrt(made.moments.grad))
-    return replace(made, bounds=made.bounds & Clip((choices.lipschitz or 0.0) * clip))
-
-
 def _their_bound(made: Plan) -> float:
     """gap / (D S) + 3 G1 / (2 sqrt N) + G0, with exact errors and noise."""
     assert made.lipschitz is not None
     assert made.gap is not None
+    assert made.moments is not None
     noise = math.sqrt(made.size) * made.release_std()
-    off = float(np.sqrt(np.max(estimation_error(made, made.lipschitz) ** 2 + noise**2)))
+    off = float(
+        np.sqrt(np.max(estimation_error(made, made.lipschitz, made.moments) ** 2 + noise**2))
+    )
     size = math.hypot(made.lipschitz, off)
     steps = made.rounds * made.horizon
     return made.gap / (made.reach * steps) + 1.5 * size / math.sqrt(made.horizon) + off

@@ -20,9 +20,9 @@ step along noise only spoils what the network knew. What is left to choose:
   records, some of the records in each step. In noise, no more than keep the noise on a step at most 0.8
   clips long: it is 2 sqrt(q T) / (n mu).
 - q: 16, and more once there are 160 steps.
-- looks: along 4 random directions in each leaf, at the distance of the steps' own probes.
+- calibrations: along 4 random directions in each leaf, at the distance of the steps' own probes.
 
-Everything else is as in `scaled`.
+Everything else is as in `auto`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from blindstep.errors import count
-from blindstep.estimate.bounds import Clip
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.directions import Signs
-from blindstep.planning import auto
+from blindstep.optimize.learners import Falling, Learner
+from blindstep.planning import natural
+from blindstep.planning.estimates import Calibration, Values
+from blindstep.planning.method import Problem
 from blindstep.planning.plan import Plan
-from blindstep.private.statement import Privacy
 
 # How many directions of the gradient's curvature a network's curvature adds up to.
 _RANK = 64.0
@@ -57,45 +58,43 @@ EVALUATIONS = 2**20
 
 
 def plan_network(
-    *,
-    dim: int,
-    records: int,
-    privacy: Privacy,
-    leaves: tuple[int, ...],
-    evaluations: int | None = None,
-    passes: int | None = None,
-    directions: int | None = None,
+    problem: Problem,
+    name: str,
+    evaluations: int | None,
+    passes: int | None,
+    directions: int | None,
+    learner: Learner | None,
 ) -> Plan:
-    """The plan for `records` records and a network of `dim` parameters.
+    """The plan for a network; `name` is that of the method.
 
-    Args:
-        dim: number of parameters that are tuned.
-        records: number of records.
-        privacy: the budget of everything.
-        leaves: the sizes of the tensors that the parameters are made of, in their order.
-        evaluations: the most evaluations of the loss, each of one record; 2^20 if left out.
-        passes: the most times that the steps go through the records.
-        directions: directions in each step.
+    Without `evaluations`, 2^20 forward passes of a record are the most.
     """
-    dim, records = count("dim", dim), count("records", records)
-    most = count("evaluations", EVALUATIONS if evaluations is None else evaluations)
-    calibration, calibration_batch = _calibration_query(dim, records, most, privacy.mu, leaves)
-    share = auto.calibration_share(calibration, calibration_batch, privacy.mu)
-    left = most - auto.ScaleFinder.calibrations * calibration_batch * calibration.evaluations
-    mu = privacy.mu * math.sqrt(1 - share)
-    wanted = None if directions is None else count("directions", directions)
-    q, steps, batch, sides = _sizes(dim, records, left, mu, wanted)
+    dim, records, leaves = problem.dim, problem.records, problem.leaves or (problem.dim,)
+    most, mu = evaluations or EVALUATIONS, problem.privacy.mu
+    asked, asked_of = _calibration_query(dim, records, most, mu, leaves)
+    share = natural.calibration_share(asked, asked_of, mu)
+    left = most - natural.ScaleFinder.calibrations * asked_of * asked.evaluations
+    mu = mu * math.sqrt(1 - share)
+    q, steps, batch, sides = _sizes(dim, records, left, mu, directions)
     if passes is not None:
-        steps = max(1, min(steps, count("passes", passes) * (records // batch)))
-    horizon = max(1, steps // auto.ROUNDS)
+        steps = max(1, min(steps, passes * (records // batch)))
+    horizon = max(1, steps // natural.ROUNDS)
     rounds = max(1, steps // horizon)
     noise = 2 * math.sqrt(q * steps / (records * batch)) / mu  # on a step, in clips
     heard = _AGREE / math.hypot(_AGREE, noise)
     reach = heard * _REACH * math.sqrt(dim * q) / (q + _RANK * (1 - q / dim))
-    bounds = Clip(_CLIP * math.sqrt(dim / q))
-    return auto.in_natural_units(
-        *(dim, records, privacy, calibration, calibration_batch, share),
-        *(rounds, horizon, batch, q, reach, _PROBE * reach, bounds, Signs.name, sides),
+    return natural.in_natural_units(
+        name,
+        problem,
+        Values(q, _PROBE * reach, Signs.name, "block", sides),
+        Calibration(asked.leaves, asked.each, asked_of, share),
+        bounds=Bounds(clip=_CLIP * math.sqrt(dim / q)),
+        rounds=rounds,
+        horizon=horizon,
+        batch=batch,
+        reach=reach,
+        # Numbers of 16 bits would swallow closer probes of a network.
+        learner=learner or Falling(nearest=1.0),
     )
 
 
@@ -128,12 +127,12 @@ def _calibration_query(
     dim: int, records: int, evaluations: int, mu: float, leaves: tuple[int, ...]
 ) -> tuple[CalibrationQuery, int]:
     """A look and how many records it asks: each leaf on its own, if noise lets it be read."""
-    room = auto.CALIBRATION_EVALUATIONS * evaluations / auto.ScaleFinder.calibrations
+    room = natural.CALIBRATION_EVALUATIONS * evaluations / natural.ScaleFinder.calibrations
     apart = [CalibrationQuery(leaves, few, signs=True) for few in _CALIBRATION_DIRECTIONS]
     kinds = [
         calibration
         for calibration in apart
-        if auto.calibration_noise(calibration, records, mu) <= auto.LEAF_NOISE
+        if natural.calibration_noise(calibration, records, mu) <= natural.LEAF_NOISE
     ]
     kinds += [CalibrationQuery((dim,), few, signs=True) for few in _CALIBRATION_DIRECTIONS]
     for calibration in kinds:

@@ -10,18 +10,18 @@ from functools import cached_property
 import numpy as np
 
 from blindstep.errors import InvalidArgument
-from blindstep.estimate import gradients
-from blindstep.estimate.bounds import Bounds
+from blindstep.estimate.bounds import Bounds, Differences, record_bound
 from blindstep.estimate.calibration import CalibrationQuery
-from blindstep.estimate.directions import Signs
-from blindstep.estimate.estimators import Sharing, ValueEstimator, record_bound
+from blindstep.estimate.directions import Moments, Signs, sampler_named
+from blindstep.estimate.estimators import Sharing, ValueEstimator
+from blindstep.estimate.gradients import GradientEstimator
 from blindstep.estimate.vectors import Estimator
-from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Falling, Learner, Pace
+from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Learner, Pace
 from blindstep.optimize.machine import Machine
 from blindstep.optimize.prefix import prefix_of
 from blindstep.planning import bound, checks, serialisation
-from blindstep.planning.choices import AUTO_SAMPLERS, GRADIENT, VALUES
-from blindstep.planning.theory import BoundParts, Moments
+from blindstep.planning.estimates import Calibration, Estimate, Gradients, Values
+from blindstep.planning.theory import BoundParts
 from blindstep.private import accounting
 from blindstep.private.accounting import RECORD
 from blindstep.private.mechanisms import Independent
@@ -45,10 +45,9 @@ class Plan:
     that F(start) - inf F <= `gap`, and that the start was chosen without looking at the records.
 
     Attributes:
-        preset: whose parameters these are: "scaled", "tight", "paper" or "klt".
-        mechanism: the noise of a block: "independent", "tree", "sqrt" or "blt".
-        sampler: the probing directions: "sphere", "haar", "structured", "signs"; "none" if none.
-        sharing: whether each "record" has its own directions, or a "block" shares one frame.
+        method: the name of the method that made it.
+        estimate: what a record's vector is made of: `Values` of its loss, or `Gradients`.
+        mechanism: the name of the noise of a block.
         records: number of records the plan is made for.
         dim: number of parameters.
         horizon: T, steps in a round.
@@ -56,30 +55,25 @@ class Plan:
         rounds: K, restarts of the learner, over all passes.
         first_batch: B1, records of a GRAD.
         diff_batch: B2, records of a DIFF.
-        directions: q, directions for each record; 0 for gradients.
-        smoothing: h, the paper's delta; 0 for gradients.
-        radius: the Goldstein radius that is certified, 2 x smoothing in preset `paper`.
+        radius: the Goldstein radius that is certified, 2 x smoothing in method `paper`.
         reach: D, the longest step.
         bounds: what is enforced on each record.
         lipschitz: L as declared; None if unknown.
         gap: F* as declared; None if unknown.
         privacy: the budget.
         notes: what a reader should know, one sentence each.
-        looks: releases before the first step, from which the run finds its scales; 0: none. Amounts
-            above are then in natural units (`estimate.scales`).
-        look_leaves: the number of parameters in each part that a look tells from the others.
-        look_directions: m, directions of a look in each of them.
-        look_batch: records of a look.
-        look_share: the share of mu^2 that the looks spend together.
+        natural_units: whether amounts are in units of the problem (`estimate.scales`), not of the
+            parameters.
+        by_corollary: whether noise is what Corollary cor:privacy gives, or the least that is enough.
+        calibration: how the run finds the scales of the problem; None if it does not.
         curve: weight of the loss in each release, whose mean is then part of the history; 0: none.
-        sides: of a point on which a GRAD evaluates along a direction, 2 or 1 (`blindstep.torch`).
-        estimate: what a record's vector is made of: "values" of its loss, or its "gradient".
+        learner: what turns releases into moves; None: the theorem's step where there is one, else an
+            adaptive one.
     """
 
-    preset: str
+    method: str
+    estimate: Estimate
     mechanism: str
-    sampler: str
-    sharing: str
     records: int
     dim: int
     horizon: int
@@ -87,8 +81,6 @@ class Plan:
     rounds: int
     first_batch: int
     diff_batch: int
-    directions: int
-    smoothing: float
     radius: float
     reach: float
     bounds: Bounds
@@ -96,14 +88,11 @@ class Plan:
     gap: float | None
     privacy: Privacy
     notes: tuple[str, ...] = ()
-    calibrations: int = 0
-    calibration_leaves: tuple[int, ...] = ()
-    calibration_directions: int = 0
-    calibration_batch: int = 0
-    calibration_share: float = 0.0
+    natural_units: bool = False
+    by_corollary: bool = False
+    calibration: Calibration | None = None
     curve: float = 0.0
-    sides: int = 2
-    estimate: str = VALUES
+    learner: Learner | None = None
 
     def __post_init__(self) -> None:
         checks.check(self)
@@ -114,6 +103,36 @@ class Plan:
     def oracle(self) -> str:
         """ "naive" if every release is a GRAD, else "variance-reduced"."""
         return "naive" if self.period == 1 else "variance-reduced"
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether a record's vector is its gradient."""
+        return isinstance(self.estimate, Gradients)
+
+    @property
+    def directions(self) -> int:
+        """q, directions for each record; 0 for gradients."""
+        return self.estimate.directions if isinstance(self.estimate, Values) else 0
+
+    @property
+    def smoothing(self) -> float:
+        """h, how far from a point the loss is evaluated; 0 for gradients."""
+        return self.estimate.smoothing if isinstance(self.estimate, Values) else 0.0
+
+    @property
+    def sampler(self) -> str | None:
+        """The name of the directions' sampler; None for gradients."""
+        return self.estimate.sampler if isinstance(self.estimate, Values) else None
+
+    @property
+    def sharing(self) -> str | None:
+        """Who has the same directions, "record" or "block"; None for gradients."""
+        return self.estimate.sharing if isinstance(self.estimate, Values) else None
+
+    @property
+    def sides(self) -> int:
+        """Sides of a point on which a GRAD evaluates along a direction."""
+        return self.estimate.sides if isinstance(self.estimate, Values) else 2
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -129,18 +148,19 @@ class Plan:
     @cached_property
     def estimator(self) -> Estimator:
         """How a record's vector is made."""
-        if self.estimate == GRADIENT:
-            return gradients.GradientEstimator(self.dim, self.bounds, curve=self.curve)
+        made_of = self.estimate
+        if isinstance(made_of, Gradients):
+            return GradientEstimator(self.dim, self.bounds, curve=self.curve)
         return ValueEstimator(
             dim=self.dim,
-            directions=self.directions,
-            sampler=AUTO_SAMPLERS[self.sampler](),
-            smoothing=self.smoothing,
+            directions=made_of.directions,
+            sampler=sampler_named(made_of.sampler)(),
+            smoothing=made_of.smoothing,
             reach=self.reach,
             bounds=self.bounds,
-            sharing=Sharing(self.sharing),
+            sharing=Sharing(made_of.sharing),
             curve=self.curve,
-            sides=self.sides,
+            sides=made_of.sides,
         )
 
     @property
@@ -158,20 +178,21 @@ class Plan:
 
         Where the loss `jumps`, a run that finds its scales probes farther out.
         """
-        step, auto = self.step, self.preset == "auto"
-        if auto:
-            # Numbers of 16 bits would swallow closer probes of a network.
-            learner: Learner = Falling(1.0 if self.sampler == Signs.name else 0.1)
-        else:
-            learner = AdaptiveStep() if step is None else ConstantStep()
-        widening = 4.0 if auto and jumps else 1.0
+        widening = 4.0 if self.natural_units and jumps else 1.0
         return Machine(
             estimator=self.estimator,
             prefix=prefix_of(self.terms.mechanism),
-            learner=learner,
-            pace=Pace(float(self.reach), self.schedule.releases, step, widening),
+            learner=self.chosen_learner,
+            pace=Pace(float(self.reach), self.schedule.releases, self.step, widening),
             horizon=self.horizon,
         )
+
+    @property
+    def chosen_learner(self) -> Learner:
+        """The learner; if none was chosen, the theorem's step where there is one, else an adaptive one."""
+        if self.learner is not None:
+            return self.learner
+        return AdaptiveStep() if self.step is None else ConstantStep()
 
     # -- what it costs ----------------------------------------------------------------------------
 
@@ -179,7 +200,7 @@ class Plan:
     def terms(self) -> Terms:
         """The terms of the gate, with the least noise that spends at most the budget.
 
-        Preset `paper` takes the noise of its Corollary cor:privacy, with the exact node count.
+        With `by_corollary` it is that of Corollary cor:privacy, with the exact node count.
         """
         mechanism = bound.mechanism_of(self.mechanism, self.period)
         return Terms(self.schedule, mechanism, self.size, *self.clips, self._noise_level())
@@ -187,45 +208,48 @@ class Plan:
     def _noise_level(self) -> float:
         return bound.noise_level(
             *(self.mechanism, self.first_batch, self.diff_batch, self.period, self.passes),
-            *(self.size, *self.clips, self.steps_mu, self.preset == "paper"),
+            *(self.size, *self.clips, self.steps_mu, self.by_corollary),
         )
 
     @property
     def clips(self) -> tuple[float, float]:
         """The longest that a record's vector counts in a GRAD and in a DIFF."""
-        if self.estimate == GRADIENT:
-            first, diff = (gradients.record_bound(kind, self.bounds) for kind in Kind)
-        else:
-            gain = bound.gain_of(self.sampler, self.sharing, self.directions, self.dim)
-            first, diff = (
-                record_bound(kind, gain, self.smoothing, self.reach, self.bounds) for kind in Kind
-            )
-        first *= math.sqrt(1.0 + self.curve**2)
-        return first, diff if self.period > 1 else first  # without DIFFs nothing need bound them
+        made_of, differences = self.estimate, None
+        if isinstance(made_of, Values):
+            gain = bound.gain_of(made_of.sampler, made_of.sharing, made_of.directions, self.dim)
+            differences = Differences(gain, made_of.smoothing, self.reach)
+        first = record_bound(Kind.GRAD, self.bounds, differences, self.curve)
+        if self.period == 1:
+            return first, first  # without DIFFs nothing need bound them
+        return first, record_bound(Kind.DIFF, self.bounds, differences, self.curve)
 
     @property
     def steps_mu(self) -> float:
-        """The budget of the steps: the looks have their share of mu^2."""
-        return self.privacy.mu * math.sqrt(1.0 - self.calibration_share)
+        """The budget of the steps: calibrations have their share of mu^2."""
+        share = 0.0 if self.calibration is None else self.calibration.share
+        return self.privacy.mu * math.sqrt(1.0 - share)
 
     @property
-    def calibration(self) -> CalibrationQuery:
-        """What a look asks of a record."""
-        return CalibrationQuery(
-            self.calibration_leaves, self.calibration_directions, self.sampler == Signs.name
-        )
+    def calibrations(self) -> int:
+        """Releases before the first step."""
+        return 0 if self.calibration is None else self.calibration.number
+
+    @property
+    def calibration_query(self) -> CalibrationQuery:
+        """What a calibration asks of a record."""
+        if self.calibration is None:
+            raise InvalidArgument("this plan has no calibration: it knows its units.")
+        return self.calibration.query(signs=self.sampler == Signs.name)
 
     @cached_property
     def calibration_terms(self) -> Terms | None:
-        """The terms of the looks; None without any."""
-        if not self.calibrations:
+        """The terms of the calibrations; None without any."""
+        if self.calibration is None:
             return None
-        batch, calibration = self.calibration_batch, self.calibration
-        schedule = Schedule(self.records, batch, batch, 1, self.calibrations)
-        mu = self.privacy.mu * math.sqrt(self.calibration_share)
-        return calibrated(
-            schedule, Independent(1), calibration.size, calibration.clip, calibration.clip, mu
-        )
+        batch, query = self.calibration.batch, self.calibration_query
+        schedule = Schedule(self.records, batch, batch, 1, self.calibration.number)
+        mu = self.privacy.mu * math.sqrt(self.calibration.share)
+        return calibrated(schedule, Independent(1), query.size, query.clip, query.clip, mu)
 
     def statement(self, *, seeded: bool, unit: str = RECORD) -> Statement:
         """What a whole run guarantees: its looks, if it has any, and its steps."""
@@ -238,12 +262,11 @@ class Plan:
         """Evaluations of the loss in the whole run; a gradient counts as `gradients.COST` of them."""
         grad, diff = (self.estimator.evaluations(kind) for kind in Kind)
         block = grad * self.first_batch + diff * self.diff_batch * (self.period - 1)
-        calibrations = (
-            self.calibrations * self.calibration_batch * self.calibration.evaluations
-            if self.calibrations
-            else 0
-        )
-        return block * self.rounds * (self.horizon // self.period) + calibrations
+        steps = block * self.rounds * (self.horizon // self.period)
+        if self.calibration is None:
+            return steps
+        asked = self.calibration.number * self.calibration.batch
+        return steps + asked * self.calibration_query.evaluations
 
     @property
     def noise_std(self) -> float:
@@ -287,18 +310,23 @@ class Plan:
         """The root mean square of `release_std`."""
         return float(np.sqrt(np.mean(self.release_std() ** 2)))
 
-    @property
-    def moments(self) -> Moments:
-        """Moments of the estimates along these directions."""
-        return bound.moments_of(self.sampler, self.directions, self.dim)
+    @cached_property
+    def moments(self) -> Moments | None:
+        """Moments of the estimates along these directions; None where nothing is proved of them."""
+        made_of = self.estimate
+        if isinstance(made_of, Gradients):
+            return None
+        return bound.moments_of(made_of.sampler, made_of.directions, self.dim)
 
     @cached_property
     def bound(self) -> BoundParts | None:
-        """The explicit bound, by formula; None without L. An unknown gap counts as 0.
+        """The explicit bound, by formula; None without L or moments. An unknown gap counts as 0.
 
         It guides the planner. Whether it is a promise, and about what, `certifies` says.
         """
-        return None if self.lipschitz is None else bound.bound_of(self, self.lipschitz)
+        if self.lipschitz is None or self.moments is None:
+            return None
+        return bound.bound_of(self, self.lipschitz, self.moments)
 
     @property
     def step(self) -> float | None:
@@ -316,7 +344,7 @@ class Plan:
         "the mean over the records": every step takes all of them (`first_batch` = `records`, period
         1), so that given the past only directions and noise are random. F is the mean over these
         records, wherever they come from.
-        None: L or the gap is unknown, a round may leave the radius, or later passes take batches of
+        None: L, the gap or moments are unknown, a round may leave the radius, or later passes take batches of
         some records, whose errors are not mean-zero given the past. Proofs: docs/certificates.md.
         """
         if bound.obstacle(self) is not None:
@@ -374,4 +402,5 @@ class Plan:
 def finished(plan: Plan, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Plan:
     """The plan with its notes, refused where its privacy could not be stated."""
     accounting.epsilon(plan.mu, plan.delta, plan.terms.slack())
-    return replace(plan, notes=(*before, *serialisation.verdict(plan), *after))
+    said = (*before, *serialisation.verdict(plan), *after)
+    return replace(plan, notes=said, learner=plan.chosen_learner)

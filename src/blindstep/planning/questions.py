@@ -1,4 +1,4 @@
-"""The plan of a run that asks people: a few questions to each, through `blindstep.Optimizer`.
+"""Method `questions`: a run that asks people: a few questions to each, through `blindstep.Optimizer`.
 
 Answers are scarce, and noisy even without privacy: somebody who sees the same thing twice may answer
 differently. So nobody is asked merely to find scales: amounts are in units of the parameters (four
@@ -19,79 +19,88 @@ shows the whole gradient.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
-from blindstep.errors import InvalidArgument, count
-from blindstep.estimate.bounds import Bounds, Clip, Range
+from blindstep.errors import InvalidArgument, typed_record
+from blindstep.estimate.bounds import Bounds
+from blindstep.optimize.learners import Falling, Learner
+from blindstep.planning.estimates import Values
+from blindstep.planning.method import Method, Problem
 from blindstep.planning.plan import Plan, finished
-from blindstep.private.statement import Privacy
 
 _STEPS, _REACH = 16, 0.13
 
 
-def plan_questions(
-    *,
-    dim: int,
-    records: int,
-    privacy: Privacy,
-    questions: int,
-    bounds: Bounds | None = None,
-    first_batch: int | None = None,
-) -> Plan:
-    """The plan for `records` people who answer so many questions each.
+@typed_record
+class Questions(Method):
+    """A run that asks people, through `blindstep.Optimizer`: a few questions to each of them, once.
 
-    Args:
-        dim: number of parameters.
-        records: number of people.
-        privacy: the budget.
-        questions: how many each person answers: 2, or another even number.
-        bounds: the range of an answer, such as Range(1, 5); Range(0, 1) if left out.
-        first_batch: people of a step; a sixteenth of them if left out.
+        plan = bs.plan(bs.Questions(), dim=4, records=1000, privacy=bs.Privacy(epsilon=1))
+
+    Attributes:
+        questions: how many questions each person answers: 2, or another even number.
+        range: the smallest and the largest answer.
+        first_batch: people of a step. Default: a sixteenth of them.
+        learner: what turns released gradients into moves. Default: steps whose length falls to 0.
     """
-    dim, records = count("dim", dim), count("records", records)
-    directions = count("questions", questions) // 2
-    if questions % 2:
-        raise InvalidArgument(
-            f"questions {questions}: they come in pairs, one on either side. Give an even number."
+
+    name: ClassVar[str] = "questions"
+    questions: int = 2
+    range: tuple[float, float] = (0.0, 1.0)
+    first_batch: int | None = None
+    learner: Learner = Falling(nearest=0.1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.questions % 2:
+            raise InvalidArgument(
+                f"questions {self.questions}: they come in pairs, one on either side. Give an even "
+                "number."
+            )
+        object.__setattr__(self, "range", Bounds(range=self.range).range)
+
+    def plan(self, problem: Problem) -> Plan:
+        """The plan for `records` people who answer the same number of questions each."""
+        dim, records, directions = problem.dim, problem.records, self.questions // 2
+        if directions > dim:
+            raise InvalidArgument(
+                f"questions {self.questions}: more than two for each of {dim} parameters tell nothing "
+                "more."
+            )
+        batch = self.first_batch or max(1, records // _STEPS)
+        if batch > records:
+            raise InvalidArgument(f"first_batch {batch}: there are only {records} people.")
+        steps = records // batch if self.first_batch else min(_STEPS, records)
+        smoothing, reach = math.sqrt(dim), _REACH * math.sqrt(dim) * _STEPS / steps
+        asked = Bounds(range=self.range)
+        # d/q (f+ - f-) / 2h along q directions, of answers that differ by all they can.
+        longest = math.sqrt(dim / directions) * asked.width / 2.0
+        sampler = "sphere" if directions == 1 else "structured"
+        made = Plan(
+            method=self.name,
+            estimate=Values(directions, smoothing, sampler, "record"),
+            mechanism="independent",
+            records=records,
+            dim=dim,
+            horizon=1,
+            period=1,
+            rounds=steps,
+            first_batch=batch,
+            diff_batch=batch,
+            radius=smoothing + reach,
+            reach=reach,
+            bounds=asked & Bounds(clip=longest),
+            lipschitz=None,
+            gap=None,
+            privacy=problem.privacy,
+            natural_units=True,
+            learner=self.learner,
         )
-    if directions > dim:
-        raise InvalidArgument(
-            f"questions {questions}: more than two for each of {dim} parameters tell nothing more."
+        return finished(
+            made,
+            after=(
+                f"Each person answers {self.questions} questions, once, in one of {steps} steps. "
+                "Lengths are in units of four times the root mean square of the start (1 at a start "
+                "of 0).",
+            ),
         )
-    asked = bounds or Range(0, 1)
-    if not math.isfinite(asked.width):
-        raise InvalidArgument("bounds without a range: say between what answers lie, Range(1, 5).")
-    batch = count("first_batch", first_batch or max(1, records // _STEPS))
-    if batch > records:
-        raise InvalidArgument(f"first_batch {batch}: there are only {records} people.")
-    steps = records // batch if first_batch else min(_STEPS, records)
-    smoothing, reach = math.sqrt(dim), _REACH * math.sqrt(dim) * _STEPS / steps
-    # d/q (f+ - f-) / 2h along q directions, of answers that differ by all they can.
-    longest = math.sqrt(dim / directions) * asked.width / 2.0
-    made = Plan(
-        preset="auto",
-        mechanism="independent",
-        sampler="sphere" if directions == 1 else "structured",
-        sharing="record",
-        records=records,
-        dim=dim,
-        horizon=1,
-        period=1,
-        rounds=steps,
-        first_batch=batch,
-        diff_batch=batch,
-        directions=directions,
-        smoothing=smoothing,
-        radius=smoothing + reach,
-        reach=reach,
-        bounds=asked & Clip(longest),
-        lipschitz=None,
-        gap=None,
-        privacy=privacy,
-    )
-    return finished(
-        made,
-        after=(
-            f"Each person answers {questions} questions, once, in one of {steps} steps. Lengths are in "
-            "units of four times the root mean square of the start (1 at a start of 0).",
-        ),
-    )

@@ -9,7 +9,7 @@ A plan in words: the rows of its table, and what it certifies.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
@@ -17,8 +17,9 @@ import numpy as np
 from blindstep.errors import InvalidArgument, count, finite
 from blindstep.estimate.bounds import Bounds
 from blindstep.ledger import files
+from blindstep.optimize.learners import ConstantStep, Learner, learner_from_dict, learner_to_dict
 from blindstep.planning import bound
-from blindstep.planning.choices import GRADIENT, VALUES
+from blindstep.planning.estimates import ESTIMATES, Calibration, Estimate
 from blindstep.private.statement import Privacy
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _BUDGET = ("epsilon", "delta", "mu")
 _NUMBERS = (
     *("oracle", "passes", "step", "sensitivity", "noise_std", "release_std_max"),
-    *("release_std_mean", "mu", "certifies", "tolerance", "vacuous"),
+    *("release_std_mean", "epsilon", "delta", "mu", "certifies", "tolerance", "vacuous"),
 )
 # Another machine may round the last digits in another way; a run uses its own, not those in the file.
 _ROUNDING = 1e-6
@@ -36,15 +37,18 @@ _REMEDY = "make it anew with blindstep.plan, or restore the file that to_json wr
 
 
 def choices_of(plan: Plan) -> dict[str, Any]:
-    """The fields of a plan, ready for JSON; bounds not in force are left out.
-
-    So is an estimate from values: files and fingerprints are those of plans that knew no other.
-    """
+    """The fields of a plan, ready for JSON; bounds not in force are left out."""
     made = asdict(plan)
-    if plan.estimate == VALUES:
-        del made["estimate"]
-    made["bounds"] = {name: at for name, at in made["bounds"].items() if at != math.inf}
-    made |= {"notes": list(plan.notes), "calibration_leaves": list(plan.calibration_leaves)}
+    made["bounds"] = {
+        name: list(at) if isinstance(at, tuple) else at
+        for name, at in made["bounds"].items()
+        if at is not None and at != math.inf
+    }
+    made["estimate"] = {"kind": plan.estimate.kind, **made["estimate"]}
+    if plan.calibration is not None:
+        made["calibration"]["leaves"] = list(plan.calibration.leaves)
+    made["notes"] = list(plan.notes)
+    made["learner"] = None if plan.learner is None else learner_to_dict(plan.learner)
     return made
 
 
@@ -65,7 +69,6 @@ def read(text: str, plan_type: type[Plan]) -> Plan:
         raise _refused(str(error)) from error
     if not isinstance(raw, dict):
         raise _refused("it is no JSON object")
-    raw = {"estimate": VALUES, **raw}
     hints = get_type_hints(plan_type)
     names = {*hints, *_NUMBERS}
     if raw.keys() != names:
@@ -102,14 +105,40 @@ def _value(name: str, value: Any, hint: Any) -> Any:
         return finite(name, value)
     if hint is Privacy and isinstance(value, dict) and value.keys() == set(_BUDGET):
         return _privacy(*(finite(each, value[each]) for each in _BUDGET))
+    if hint == Estimate and isinstance(value, dict) and value.get("kind") in ESTIMATES:
+        parts = {each: part for each, part in value.items() if each != "kind"}
+        return _record(name, parts, ESTIMATES[value["kind"]])
+    if hint == Calibration | None and isinstance(value, dict):
+        return _record(name, value, Calibration)
     if hint is Bounds and isinstance(value, dict) and value.keys() <= Bounds.__annotations__.keys():
-        return Bounds(**{each: finite(each, number) for each, number in value.items()})
+        return Bounds(**{each: _bound(each, at) for each, at in value.items()})
     for each_hint in (str, int):
         if hint == tuple[each_hint, ...] and isinstance(value, list):
             return tuple(_value(name, each, each_hint) for each in value)
+    if hint is bool and isinstance(value, bool):
+        return value
     if (hint == float | None) or (hint is str and isinstance(value, str)):
         return value
+    if hint == Learner | None and isinstance(value, dict):
+        return learner_from_dict(value)
+    if hint in (Calibration | None, Learner | None) and value is None:
+        return None
     raise _refused(f"{name} cannot be {value!r}")
+
+
+def _bound(name: str, value: Any) -> Any:
+    """A limit: a number, or the two of a range."""
+    if isinstance(value, list):
+        return tuple(finite(name, each) for each in value)
+    return finite(name, value)
+
+
+def _record(name: str, value: dict[str, Any], kind: type[Any]) -> Any:
+    """A part of a plan, of a type that has fields of its own."""
+    hints = {each.name: get_type_hints(kind)[each.name] for each in fields(kind)}
+    if value.keys() != hints.keys():
+        raise _refused(f"{name} has {sorted(value)}, and not {sorted(hints)}")
+    return kind(**{each: _value(each, value[each], hint) for each, hint in hints.items()})
 
 
 def _privacy(epsilon: float, delta: float, mu: float) -> Privacy:
@@ -153,7 +182,11 @@ def _whose(plan: Plan) -> str:
 
 def rows(plan: Plan) -> list[tuple[str, str, str]]:
     """The plan as (name, value, meaning): what a table shows."""
-    step = "adaptive" if plan.step is None else f"{plan.step:.4g}"
+    step = (
+        plan.chosen_learner.name
+        if not isinstance(plan.chosen_learner, ConstantStep) or plan.step is None
+        else f"{plan.step:.4g}"
+    )
     tolerance = "nothing certified" if plan.tolerance is None else f"{plan.tolerance:.4g}"
     if plan.vacuous:
         tolerance += "  (vacuous: no better than L)"
@@ -161,10 +194,10 @@ def rows(plan: Plan) -> list[tuple[str, str, str]]:
     if plan.certifies is not None:
         whose += f", for {_whose(plan)}"
     made_of = f"{plan.sampler} directions for each {plan.sharing}"
-    if plan.estimate == GRADIENT:
+    if plan.differentiates:
         made_of = "the gradient of each record"
     return [
-        ("preset", plan.preset, f"{plan.oracle} oracle, {made_of}"),
+        ("method", plan.method, f"{plan.oracle} oracle, {made_of}"),
         ("records", f"{plan.records:,}", "people in the data set"),
         ("dim", f"{plan.dim:,}", "parameters"),
         ("horizon", f"{plan.horizon:,}", f"T: steps in a round, a GRAD every {plan.period:,}"),

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from blindstep.estimate.directions import Moments
+
 
 @dataclass(frozen=True)
-class Problem:
+class Theorem:
     """What the theorems need to know about the problem.
 
     Attributes:
@@ -82,48 +84,6 @@ class Problem:
     def _slope(self, batch: int) -> float:
         """The larger of sqrt(d / B) and 1: errors of the estimates, and regret, in units of L."""
         return max(math.sqrt(self.dim / batch), 1.0)
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Second moments of one record's estimate, for a loss with Lipschitz constant L.
-
-    Attributes:
-        grad: bound on E|e|^2 / L^2 of GRAD.
-        diff: bound on E|e|^2 h^2 / (L |x - y|)^2 of DIFF.
-        seen: bound on |e - mean| h / (L |x - y|) of DIFF along directions that x and y depend on.
-        orthonormal: whether directions are orthonormal, so that |e|^2 = (d/q)^2 sum c_j^2.
-    """
-
-    grad: float
-    diff: float
-    seen: float
-    orthonormal: bool
-
-
-def sphere_moments(dim: int, directions: int) -> Moments:
-    """Independent directions.
-
-    GRAD: c = (f(x+hu) - f(x-hu)) / 2h is odd in u and L-Lipschitz on the sphere, whose spectral gap
-    is d - 1, so E c^2 <= L^2 / (d-1) and E|e|^2 <= (d^2 / q) L^2 / (d-1) + (1 - 1/q) L^2.
-    DIFF: |c| <= L |x-y| / h and the smoothing is sqrt(d) L / h smooth, so
-    E|e|^2 <= (d^2 / q + (1 - 1/q) d) L^2 |x-y|^2 / h^2. On every path |e| <= d L |x-y| / h.
-    """
-    rest = 1.0 - 1.0 / directions
-    grad = dim**2 / directions / max(1, dim - 1) + rest
-    diff = dim**2 / directions + rest * dim
-    return Moments(grad, diff, dim + math.sqrt(dim), orthonormal=False)
-
-
-def frame_moments(dim: int, directions: int) -> Moments:
-    """Orthonormal frames, each direction of which is uniform on the sphere.
-
-    |e|^2 = (d/q)^2 sum c_j^2, so E|e|^2 <= (d^2 / q) L^2 / (d-1) for GRAD (d L^2/(d-1) at q = d, where
-    independent directions have one L^2 more) and |e|^2 <= (d^2 / q) L^2 |x-y|^2 / h^2 for DIFF.
-    """
-    diff = dim**2 / directions
-    seen = math.sqrt(diff) + math.sqrt(dim)
-    return Moments(diff / max(1, dim - 1), diff, seen, orthonormal=True)
 
 
 def clip_bias(moments: Moments, clip: float) -> float:

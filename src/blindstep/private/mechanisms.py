@@ -47,20 +47,23 @@ class Mechanism(eqx.Module):
         super().__init_subclass__(**options)
         if "name" not in cls.__dict__:
             return
-        there = _NAMED.get(cls.name, cls)
+        there = MECHANISMS.get(cls.name, cls)
         if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
             raise InvalidArgument(
                 f"there is a mechanism {cls.name!r} already, {there.__module__}."
                 f"{there.__qualname__}: give {cls.__qualname__} another name."
             )
-        _NAMED[cls.name] = cls
+        MECHANISMS[cls.name] = cls
 
     @staticmethod
     def named(name: str) -> type[Mechanism]:
         """The mechanism of this name."""
-        if name not in _NAMED:
-            raise InvalidArgument(f"no mechanism {name!r}: there are {', '.join(_NAMED)}.")
-        return _NAMED[name]
+        if name not in MECHANISMS:
+            raise InvalidArgument(
+                f"no mechanism {name!r}: there are {', '.join(MECHANISMS)}. For one of your own, "
+                "import the module that defines it first."
+            )
+        return MECHANISMS[name]
 
     @property
     def roundings(self) -> int:
@@ -90,7 +93,7 @@ class Mechanism(eqx.Module):
         """The number of releases that each increment enters: nonzero entries of the columns of C."""
 
 
-_NAMED: dict[str, type[Mechanism]] = {}
+MECHANISMS: dict[str, type[Mechanism]] = {}
 
 
 class Independent(Mechanism):

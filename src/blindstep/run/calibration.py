@@ -51,7 +51,7 @@ def open_calibration(
     """The session of a plan's looks; refused where looks and steps together break the budget."""
     assert plan.calibration_terms is not None
     require_room(storage, plan.mu, group)
-    start = jnp.zeros((plan.calibrations, plan.calibration.size))
+    start = jnp.zeros((plan.calibrations, plan.calibration_query.size))
     run = (plan.calibration_terms, plan.to_dict(), start, storage.part(CALIBRATION), known)
     return Session(*run, seed=second_seed(seed), unit=unit, group=group)
 
@@ -66,7 +66,7 @@ def scales_from(
 
     `release` evaluates a look at these points and sends it through the session's gate.
     """
-    calibration, noise = plan.calibration, float(session.gate.terms.noise_std)
+    calibration, noise = plan.calibration_query, float(session.gate.terms.noise_std)
     finder = ScaleFinder(calibration, float(np.linalg.norm(origin)), noise)
 
     def points(number: int) -> Points:
@@ -105,7 +105,7 @@ def calibrate_on_loss(
         def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
             permit, records = records_of(permit, data)
             at = (jnp.asarray(points), jnp.asarray(distance))
-            return _release(permit, memory, plan.calibration, loss, space, records, *at)
+            return _release(permit, memory, plan.calibration_query, loss, space, records, *at)
 
         return np.asarray(gate.through(program))
 
@@ -150,7 +150,7 @@ def calibrate_on_answers(
 
         def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
             given = (jnp.asarray(answers), jnp.asarray(distance))
-            return _release_answers(permit, memory, plan.calibration, *given)
+            return _release_answers(permit, memory, plan.calibration_query, *given)
 
         return np.asarray(gate.through(program, answers=answers.ravel()))
 

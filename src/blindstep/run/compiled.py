@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any
 
 import equinox as eqx
@@ -12,27 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Key, PyTree
-from numpy.typing import ArrayLike
 
-from blindstep.errors import answers_typos
-from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.gradients import vectors_of_loss
 from blindstep.estimate.scales import Scales
 from blindstep.estimate.vectors import Vectors
 from blindstep.ledger import fingerprints
 from blindstep.ledger.session import Session
-from blindstep.ledger.storage import Storage
 from blindstep.losses import mesh, rehearsal
 from blindstep.losses.data_frames import arrays_of
 from blindstep.losses.error_checks import telling_failures, voiding
 from blindstep.losses.people import by_person
 from blindstep.losses.pytrees import Loss, ParameterSpace, check_loss, count_records, on_disk
 from blindstep.optimize.machine import Machine, State, StepInfo
-from blindstep.planning.choices import GRADIENT
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Memory, Permit
 from blindstep.private.schedule import Kind
-from blindstep.private.statement import Privacy
 from blindstep.processes.jax_group import ProcessGroup
 from blindstep.run import planned
 from blindstep.run.calibration import (
@@ -43,8 +36,8 @@ from blindstep.run.calibration import (
     scales_from,
 )
 from blindstep.run.loop import Run, records_of, take_step, traced
-from blindstep.run.planned import plan_for
-from blindstep.run.progress import RunProgress, ends_in_one_line
+from blindstep.run.planned import Call
+from blindstep.run.progress import RunProgress
 from blindstep.run.result import Result, result_of
 
 Carry = tuple[Memory, State]
@@ -52,120 +45,24 @@ Carry = tuple[Memory, State]
 _WORTH_A_CALL = 2**20
 
 
-@answers_typos
-@ends_in_one_line
-def minimize(
-    loss: Loss,
-    params: PyTree,
-    data: PyTree,
-    *,
-    people: ArrayLike | None = None,
-    rows: int | None = None,
-    privacy: Privacy | None = None,
-    radius: float | None = None,
-    plan: Plan | None = None,
-    preset: str | None = None,
-    lipschitz: float | None = None,
-    gap: float | None = None,
-    bounds: Bounds | None = None,
-    oracle: str | None = None,
-    horizon: int | None = None,
-    period: int | None = None,
-    rounds: int | None = None,
-    passes: int | None = None,
-    first_batch: int | None = None,
-    diff_batch: int | None = None,
-    directions: int | None = None,
-    evaluations: int | None = None,
-    mechanism: str | None = None,
-    sampler: str | None = None,
-    sharing: str | None = None,
-    smoothing: float | None = None,
-    reach: float | None = None,
-    estimate: str | None = None,
-    rehearse: bool = True,
-    seed: int | None = None,
-    progress: bool | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    ledger: str | os.PathLike[str] | None = None,
-    budget: Privacy | None = None,
-) -> Result:
-    """Minimize the mean of `loss(params, record)` over records, privately.
-
-    Values of the loss are enough. With `estimate="gradient"` it is differentiated instead.
-
-    Args:
-        loss: a JAX function of parameters and one record, giving one number. It may be nonsmooth
-            and nonconvex. A value that is not finite makes that record count 0 in that step, and so
-            does an `equinox.error_if` that fails. It must not print or call back to be seen.
-        params: where to start: a pytree of floating-point arrays.
-        data: a pytree of arrays whose leading axis is the record: one row, one person, unless `people`
-            says otherwise.
-        people: an identifier for each row, whole numbers or text, if people have several rows. Then
-            a person is one record, whose loss is the mean over their rows, and what is guaranteed is
-            for all of them together. Who takes part is public; how many rows somebody has is not.
-        rows: how many rows of a person are used at most, 8 by default; of more, a choice by a public
-            rule. The loss is evaluated as often for everybody.
-        privacy: the budget, such as Privacy(epsilon=4, delta=1e-5).
-        radius: Goldstein radius of the answer.
-        plan: a ready plan (`blindstep.plan`) instead of `privacy`, `radius` and the choices below.
-        preset: "tight" (default), "paper" or "klt".
-        lipschitz: Lipschitz bound of the loss. Enforced by clamping: privacy does not rest on it.
-        gap: bound on F(params) - inf F.
-        bounds: further bounds, such as Clip(1.0) or Range(0, 1).
-        oracle: "naive" or "variance-reduced".
-        horizon: steps in a round.
-        period: steps from one fresh gradient to the next.
-        rounds: restarts of the learner.
-        passes: times that the run may go through the records.
-        first_batch: records of a fresh gradient.
-        diff_batch: records of a gradient difference.
-        directions: random directions for each record.
-        evaluations: the most loss evaluations of the run.
-        mechanism: the noise: "independent", "tree", "sqrt" or "blt".
-        sampler: the directions: "structured", "haar" or "sphere".
-        sharing: directions for each "record", or shared by a "block".
-        smoothing: how far from a point the loss is evaluated.
-        reach: the longest step.
-        estimate: "values" (default), or "gradient" for a loss that JAX can differentiate: a record's
-            vector is then its gradient, through the same gate. A loss without gradients is refused.
-        rehearse: try the loss on made-up records first, of the shapes of `data` and with none of its
-            values. A loss that gives no number for any of them is refused before anything is spent.
-        seed: for reproduction only: a seeded run is not private against anyone who knows or can
-            guess the seed, and its privacy statement says so. Leave it out and the noise is from the
-            operating system.
-        progress: show progress: steps, privacy spent, time, and the mean loss where the plan
-            has a share for it. None: on a terminal, for runs that find their own scales.
-        checkpoint: a directory for the run. The same call goes on after a crash where it was, with
-            the same result bit for bit; of a finished run it returns the result and releases
-            nothing. The loss must be a function: the same answer each time. *The directory holds
-            the noise key*: keep it as secret as the data. All of `data` is read once more, for its
-            fingerprint. Of several processes (`jax.distributed`) the first one alone uses it.
-        ledger: a file in which several runs on the same people add up what they spend; left out,
-            the run directory has its own.
-        budget: what all runs in the ledger together may spend; a run that would spend more is
-            refused before anything is evaluated.
-
-    Returns:
-        Parameters with their privacy statement, the plan and the history of public quantities.
-    """
-    space, chosen = ParameterSpace.of(params), locals()
+def run_compiled(loss: Loss, params: PyTree, data: PyTree, call: Call) -> Result:
+    """One run on a loss that JAX can trace; the arguments are those of `blindstep.minimize`."""
+    space, storage, seed = ParameterSpace.of(params), call.storage, call.seed
     with ProcessGroup() as group:
         data = arrays_of(data)
         tried = functools.partial(rehearsal.rehearse_compiled, loss, params, data)
-        loss, data, unit = by_person(loss, params, data, people, rows)
+        loss, data, unit = by_person(loss, params, data, call.people)
         minute = functools.partial(planned.of_compiled, loss, params, data)
-        plan = plan_for(space, count_records(data), plan, chosen, minute, group)
-        storage = Storage(checkpoint, ledger, budget)
-        with jax.enable_x64(True), RunProgress(plan, show=progress) as bar:
+        plan = planned.plan_for(call, space, count_records(data), params, minute, group)
+        with jax.enable_x64(True), RunProgress(plan, show=call.progress) as bar:
             check_loss(loss, params, data)
-            if plan.estimate == GRADIENT:
+            if plan.differentiates:
                 rehearsal.check_gradient(loss, params, data)
-            if rehearse:
-                tried(differentiated=plan.estimate == GRADIENT)
+            if call.rehearse:
+                tried(differentiated=plan.differentiates)
             known = functools.partial(fingerprints.of_run, loss, params, data, group)
             run, start, scales = loss, params, None
-            if plan.calibrations:
+            if plan.calibration is not None:
                 with open_calibration(plan, storage, known, seed, unit, group) as session:
                     bar.follow(session)
                     calibration = functools.partial(

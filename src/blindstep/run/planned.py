@@ -1,4 +1,4 @@
-"""The plan of a run, ready or described: what every driver asks for first.
+"""The plan of a run, ready or by a method: what every driver asks for first.
 
 How many evaluations a run makes unless the user says: about what a laptop does in a minute.
 
@@ -7,11 +7,11 @@ Public: it depends on the loss and on shapes, never on a record's value.
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -21,118 +21,125 @@ from jaxtyping import PyTree
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.directions import Signs
 from blindstep.ledger import storage
+from blindstep.losses.people import People
 from blindstep.losses.pytrees import Loss, ParameterSpace, check_loss, rounding
-from blindstep.planning.checks import check_delta, check_prospects
-from blindstep.planning.choices import GRADIENT, VALUES
+from blindstep.planning.auto import Auto
+from blindstep.planning.checks import check_delta, check_privacy, check_prospects
+from blindstep.planning.method import Method, Problem
 from blindstep.planning.plan import Plan
-from blindstep.planning.planner import plan as make_plan
+from blindstep.planning.planner import require_method
 from blindstep.private.statement import Privacy
 from blindstep.processes.jax_group import ProcessGroup
 
-# What a plan is described by: the arguments of `blindstep.plan`, but for the sizes, which a driver
-# takes from the parameters and the data, and for questions, which none of them asks. The estimate is a
-# choice of the compiled driver alone: others get values from outside, which have no gradient.
-CHOICES = tuple(
-    name
-    for name in inspect.signature(make_plan).parameters
-    if name not in ("dim", "records", "tolerance", "leaves", "questions", "estimate")
-)
 
+@dataclass(frozen=True)
+class Call:
+    """What a driver was asked for, besides the loss, the start and the data."""
 
-def earlier(directory: Any, wanted: Mapping[str, Any]) -> Plan | None:
-    """The plan in natural units that a run directory holds, if it is for the same problem.
-
-    How many evaluations take a minute is measured anew in each process: a resumed run keeps its own.
-    """
-    try:
-        with open(os.path.join(directory, storage.PLAN), encoding="ascii") as file:
-            found = Plan.from_json(file.read())
-    except (OSError, TypeError, ValueError):  # none, or not readable: the session says so
-        return None
-    same = all(getattr(found, name) == value for name, value in wanted.items() if name != "preset")
-    return found if same and found.preset == "scaled" else None
-
-
-def _as_text(plan: Plan | None) -> str | None:
-    return None if plan is None else plan.to_json()
+    privacy: Privacy | None = None
+    method: Method | Plan | None = None
+    people: People | None = None
+    storage: storage.Storage = storage.Storage()
+    seed: int | None = None
+    progress: bool | None = None
+    rehearse: bool = True
 
 
 def plan_for(
+    call: Call,
     space: ParameterSpace,
     records: int,
-    plan: Plan | None,
-    arguments: Mapping[str, Any],
-    effort: Callable[[], int] | None = None,
+    start: PyTree,
+    effort: Callable[[], int],
     group: ProcessGroup | None = None,
 ) -> Plan:
-    """The plan that was given, if it fits, or the one that the other arguments describe.
+    """The plan that was given, if it fits, or the one that the method makes.
 
-    Without a radius it is one in natural units, of as many evaluations as `effort` says unless the
-    arguments do; and if the run directory holds such a plan already, that one. Of the processes in
-    `company` the first one looks into the directory.
-
-    `arguments` are those that the driver was called with, by name, such as its `locals()`: those
-    named in `CHOICES` count, unless they are None. What is left to check is checked here: the deltas of
-    the plan and of the `budget` against the number of records, and whether the plan can work at all.
+    What is left to check is checked here: the deltas of the plan and of the ledger's budget against the
+    number of records, and whether the plan can work at all from this start.
     """
-    made = _plan_for(space, records, plan, arguments, effort, group or ProcessGroup())
+    if isinstance(call.method, Plan):
+        made = ready(call.method, call)
+        refuse_for_networks(made)
+        if made.dim != space.dim or made.records > records:
+            raise InvalidArgument(
+                f"the plan is for {made.records} records in dimension {made.dim}, but there are "
+                f"{records} records and {space.dim} parameters: plan again."
+            )
+    else:
+        problem = problem_of(call, space.dim, records, space.sizes, effort)
+        made = planned(call, problem, group or ProcessGroup())
+        refuse_for_networks(made)
     check_delta(made.privacy, made.records)
-    check_delta(arguments.get("budget"), made.records, "budget")
-    check_prospects(made, rounding(arguments.get("params")))
+    check_delta(call.storage.budget, made.records, "budget")
+    check_prospects(made, rounding(start))
     return made
 
 
-def _plan_for(
-    space: ParameterSpace,
-    records: int,
-    plan: Plan | None,
-    arguments: Mapping[str, Any],
-    effort: Callable[[], int] | None,
-    group: ProcessGroup,
-) -> Plan:
-    names = (*CHOICES, "estimate")
-    given = {name: arguments[name] for name in names if arguments.get(name) is not None}
-    if plan is None:
-        if "privacy" not in given:
-            raise InvalidArgument(
-                "give privacy, such as privacy=Privacy(epsilon=4, delta=1e-5), or a ready plan."
-            )
-        if not isinstance(given["privacy"], Privacy):
-            raise InvalidArgument(
-                f"privacy must be a budget such as Privacy(epsilon=4, delta=1e-5), got "
-                f"{given['privacy']!r}."
-            )
-        sizes = {"records": records, "dim": space.dim}
-        if given.get("preset", "scaled") != "scaled" or "radius" in given:
-            return make_plan(**sizes, **given)
-        if "evaluations" not in given:
-            directory, wanted = arguments.get("checkpoint"), sizes | {"estimate": VALUES} | given
-            found = group.led("plan", lambda: _as_text(earlier(directory, wanted)))
-            if found is not None:
-                return Plan.from_json(found)
-            given["evaluations"] = None if effort is None else effort()
-        return make_plan(**sizes, leaves=space.sizes, **given)
-    if given:
-        names = ", ".join(given)
+def ready(plan: Plan, call: Call) -> Plan:
+    """The plan that was given; it has the budget already."""
+    if call.privacy is not None:
         raise InvalidArgument(
-            f"give a ready plan or {names}, not both: the plan has fixed all choices. Leave out one "
-            "of the two."
-        )
-    refuse_for_networks(plan)
-    if plan.dim != space.dim or plan.records > records:
-        raise InvalidArgument(
-            f"the plan is for {plan.records} records in dimension {plan.dim}, but there are "
-            f"{records} records and {space.dim} parameters: plan again."
+            "give privacy or a ready plan, not both: the plan has fixed the budget. Leave out one of "
+            "the two."
         )
     return plan
 
 
+def problem_of(
+    call: Call,
+    dim: int,
+    records: int,
+    leaves: tuple[int, ...],
+    effort: Callable[[], int],
+    *,
+    network: bool = False,
+) -> Problem:
+    """The problem, as a method takes it."""
+    if call.privacy is None:
+        raise InvalidArgument(
+            "give privacy, such as privacy=Privacy(epsilon=4, delta=1e-5), or a ready plan."
+        )
+    check_privacy(call.privacy)
+    return Problem(dim, records, call.privacy, leaves, network, effort)
+
+
+def planned(call: Call, problem: Problem, group: ProcessGroup) -> Plan:
+    """The plan that the method makes, or the one in the run directory, where an earlier call made it.
+
+    Of several processes the first one looks into the directory.
+    """
+    method = Auto() if call.method is None else call.method
+    require_method(method)
+    assert isinstance(method, Method)
+    found = group.led("plan", lambda: _earlier(call.storage.directory, method, problem))
+    return method.plan(problem) if found is None else Plan.from_json(found)
+
+
+def _earlier(directory: Any, method: Method, problem: Problem) -> str | None:
+    """The plan that a run directory holds, if it is for the same problem and by the same method."""
+    if directory is None:
+        return None
+    try:
+        with open(os.path.join(directory, storage.PLAN), encoding="ascii") as file:
+            text = file.read()
+        found = Plan.from_json(text)
+    except (OSError, TypeError, ValueError):  # none, or not readable: the session says so
+        return None
+    same = (found.dim, found.records, found.privacy) == (
+        *(problem.dim, problem.records),
+        problem.privacy,
+    )
+    return text if same and method.made(found) else None
+
+
 def refuse_gradients(plan: Plan) -> None:
     """Raise if the plan differentiates the loss, for a driver that gets values alone."""
-    if plan.estimate == GRADIENT:
+    if plan.differentiates:
         raise InvalidArgument(
-            "this plan has estimate 'gradient', and here the loss gives values alone: run it with "
-            "blindstep.minimize, on a loss that JAX can differentiate, or plan without estimate."
+            "this plan is of gradients, and here the loss gives values alone: run it with "
+            "blindstep.minimize without evaluate=, on a loss that JAX can differentiate, or plan "
+            "without estimate='gradient'."
         )
 
 
@@ -144,7 +151,7 @@ def refuse_for_networks(plan: Plan) -> None:
 
 # Operations in a minute on two cores, for losses of small matrices under XLA.
 _OPERATIONS = 1.6e12
-# An evaluation costs at least so many, whatever is computed.
+# What an evaluation costs at least, whatever is computed.
 _LEAST = 64.0
 _SECONDS = 60.0
 _FEWEST, _MOST = 2**12, 2**34

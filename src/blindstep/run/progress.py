@@ -41,7 +41,7 @@ class RunProgress:
     def __init__(self, plan: Plan, *, show: bool | None) -> None:
         self._plan = plan
         if show is None:
-            show = plan.preset == "auto" and sys.stderr.isatty()
+            show = plan.natural_units and sys.stderr.isatty()
         self._show = show
         console = Console(file=sys.stderr)  # held: losses are evaluated in silence
         self._bar = Progress(

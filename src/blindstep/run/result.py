@@ -93,7 +93,7 @@ class Result:
 
     def __str__(self) -> str:
         return (
-            f"{self.plan.rounds} rounds of {self.plan.horizon} steps, preset {self.plan.preset}; "
+            f"{self.plan.rounds} rounds of {self.plan.horizon} steps, method {self.plan.method}; "
             f"params: mean of round {self.best_round % self.plan.rounds + 1}.\n{self.outcome}\n"
             f"{self.privacy}"
         )
@@ -144,7 +144,7 @@ def history_of(plan: Plan, info: StepInfo, unit: float) -> History:
     history = History(gradient, move)
     if not plan.curve:
         return history
-    std = LARGEST * plan.noise_std / (plan.curve * plan.bounds.first_clip)
+    std = LARGEST * plan.noise_std / (plan.curve * plan.bounds.clip)
     return replace(
         history, loss=unit * np.asarray(info.value).reshape(shape), loss_std=float(unit * std)
     )
@@ -187,7 +187,7 @@ def sentence(plan: Plan, history: History, means: Float[np.ndarray, "rounds dim"
             "Lost in noise: the releases show nothing beyond it. More records, a larger epsilon or "
             "fewer parameters would help."
         )
-    if plan.preset != "scaled":
+    if not plan.natural_units:
         moves = history.move_norm.ravel()
         if np.mean(moves[len(moves) // 2 :]) > 0.9 * plan.reach:
             return (

@@ -1,7 +1,7 @@
 """Choosing among a few candidates, with the choice paid for.
 
-    tuned = blindstep.tune(loss, params, data, [{"evaluations": 2**26}, {"params": other_start}],
-                           privacy=blindstep.Privacy(epsilon=1, delta=1e-6))
+    tuned = bs.tune(loss, params, data, [bs.Auto(evaluations=2**26), {"params": other_start}],
+                    bs.Privacy(epsilon=1, delta=1e-6))
 
 Trying several settings and keeping the best is a release of its own, and each try is one. Here one
 budget covers all of it: with K candidates, mu^2 is split into 10% for the choice and equal parts of
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,23 +20,30 @@ import numpy as np
 from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
-from blindstep.errors import InvalidArgument
+from blindstep.errors import InvalidArgument, answers_typos
 from blindstep.ledger import fingerprints
 from blindstep.ledger.storage import Storage, require_room
 from blindstep.losses.data_frames import arrays_of
-from blindstep.losses.people import by_person
+from blindstep.losses.engines import Host
+from blindstep.losses.people import People, by_person, people_of
 from blindstep.losses.pytrees import Loss, ParameterSpace, count_records
 from blindstep.planning.checks import check_delta
+from blindstep.planning.method import Method
+from blindstep.planning.plan import Plan
+from blindstep.planning.planner import require_method
 from blindstep.private.noise import second_seed
 from blindstep.private.statement import Privacy, Statement, compose_statements
-from blindstep.run import compiled
+from blindstep.run.compiled import run_compiled
+from blindstep.run.host import run_on_host
+from blindstep.run.planned import Call
 from blindstep.run.progress import ends_in_one_line
 from blindstep.run.result import Result
 from blindstep.run.value import losses_of, measure
 
 # The share of mu^2 that the choice spends.
 CHOICE = 0.1
-_OWN = ("data", "privacy", "people", "rows", "checkpoint", "ledger", "budget", "seed")
+# What may differ between candidates.
+_OWN = ("method", "loss", "params")
 
 
 @dataclass(frozen=True)
@@ -72,79 +79,82 @@ class Tuned:
         )
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """One of the settings that are tried."""
+
+    loss: Loss
+    params: PyTree
+    method: Method | None
+
+    def run(self, data: PyTree, call: Call, evaluate: Host | None) -> Result:
+        if evaluate is None:
+            return run_compiled(self.loss, self.params, data, call)
+        return run_on_host(self.loss, self.params, data, call, evaluate)
+
+
+@answers_typos
 @ends_in_one_line
 def tune(
     loss: Loss,
     params: PyTree,
     data: PyTree,
-    candidates: Sequence[Mapping[str, Any]],
-    *,
+    candidates: Sequence[Method | Mapping[str, Any]],
     privacy: Privacy,
+    *,
     score: Loss | None = None,
-    minimize: Callable[..., Result] | None = None,
-    people: ArrayLike | None = None,
-    rows: int | None = None,
-    seed: int | None = None,
+    people: People | ArrayLike | None = None,
+    evaluate: Host | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
     budget: Privacy | None = None,
-    **common: Any,
+    seed: int | None = None,
+    progress: bool | None = None,
 ) -> Tuned:
     """Minimize with each of a few candidates, and choose the best by private values, in one budget.
+
+        tuned = bs.tune(loss, params, data, [bs.Auto(), bs.Auto(passes=4)], bs.Privacy(epsilon=1))
+        tuned.params
 
     Args:
         loss: as for `minimize`.
         params: as for `minimize`.
         data: as for `minimize`.
-        candidates: what differs: mappings of keywords of `minimize`, or "loss" and "params". Each
-            run gets (1 - 10%) / K of mu^2, so few candidates are better than many.
+        candidates: methods; or mappings with what differs: "method", "loss" and "params". Each run gets
+            (1 - 10%) / K of mu^2, so few candidates are better than many.
         privacy: the budget of everything together.
         score: what candidates are compared by, a function of parameters and one record; the loss if
             left out. Needed where candidates have different losses.
-        minimize: the driver: `blindstep.minimize`, or `blindstep.host.minimize`.
-        people: an identifier for each row, if people have several rows.
-        rows: how many rows of a person are used at most, 8 by default.
-        seed: for reproduction only: not private against anyone who knows or can guess it.
+        people: an identifier for each row, if people have several rows, or `People(...)`.
+        evaluate: as for `minimize`.
         checkpoint: a directory: each run has a folder in it, and all share one ledger.
         ledger: a file in which runs on the same people add up what they spend.
         budget: what all runs in the ledger together may spend.
-        common: keywords of `minimize` for all candidates.
+        seed: for reproduction only: not private against anyone who knows or can guess it.
+        progress: as for `minimize`.
 
     Returns:
         The chosen result, all others, their private scores and one statement.
     """
-    tried = [dict(each) for each in candidates]
-    _check(tried, score)
-    data = arrays_of(data)
-    records = count_records(by_person(loss, params, data, people, rows)[1])
+    tried, data, whose = (
+        _candidates(candidates, loss, params, score),
+        arrays_of(data),
+        people_of(people),
+    )
+    records = count_records(by_person(loss, params, data, whose)[1])
     check_delta(privacy, records)
     storage = Storage(checkpoint, ledger, budget)
     require_room(storage, privacy.mu)
     kept = storage.ledger_as_given if storage else None
-    share = privacy.mu * math.sqrt((1.0 - CHOICE) / len(tried))
-    run, results, judged, unit = minimize or compiled.minimize, [], [], ""
-    for number, candidate in enumerate(tried):
-        options = {**common, **candidate}
-        own = {
-            name: options.pop(name, given) for name, given in (("loss", loss), ("params", params))
-        }
+    share = Privacy(mu=privacy.mu * math.sqrt((1.0 - CHOICE) / len(tried)), delta=privacy.delta)
+    results, judged, unit = [], [], ""
+    for number, each in enumerate(tried):
         directory = None if checkpoint is None else os.path.join(checkpoint, f"run-{number + 1}")
-        results.append(
-            run(
-                own["loss"],
-                own["params"],
-                data,
-                privacy=Privacy(mu=share, delta=privacy.delta),
-                people=people,
-                rows=rows,
-                seed=second_seed(seed, str(number)),
-                checkpoint=directory,
-                ledger=kept,
-                budget=budget,
-                **options,
-            )
-        )
-        judge, grouped, unit = by_person(score or own["loss"], own["params"], data, people, rows)
+        seeded = second_seed(seed, str(number))
+        own = Storage(directory, kept, budget)
+        call = Call(share, each.method, whose, own, seeded, progress)
+        results.append(each.run(data, call, evaluate))
+        judge, grouped, unit = by_person(score or each.loss, each.params, data, whose)
         judged.append((judge, results[-1], grouped))
     choice = None if checkpoint is None else os.path.join(checkpoint, "choice")
     means, std, _, said = measure(
@@ -167,20 +177,33 @@ def _losses(score: Loss, result: Result, data: PyTree) -> np.ndarray:
     return losses_of(score, result.params, ParameterSpace.of(result.params), data)
 
 
-def _check(candidates: list[dict[str, Any]], score: Loss | None) -> None:
-    """Refuse what cannot be compared, or would spend outside of the budget."""
-    if not candidates:
+def _candidates(
+    given: Sequence[Method | Mapping[str, Any]], loss: Loss, params: PyTree, score: Loss | None
+) -> list[_Candidate]:
+    """The candidates, refused where they cannot be compared, or would spend outside of the budget."""
+    if not given:
         raise InvalidArgument(
-            "no candidates: give a list of keywords, such as [{}, {'passes': 20}]."
+            "no candidates: give a list of methods, such as [Auto(), Auto(passes=20)]."
         )
-    for candidate in candidates:
-        for name in _OWN:
-            if name in candidate:
-                raise InvalidArgument(
-                    f"a candidate has {name}: it is the same for all of them. Give it to tune itself."
-                )
-    if score is None and any("loss" in candidate for candidate in candidates):
-        raise InvalidArgument(
-            "candidates with different losses cannot be compared by them: give score=, a function of "
-            "parameters and one record that all are judged by."
-        )
+    tried = []
+    for each in given:
+        own: dict[str, Any] = dict(each) if isinstance(each, Mapping) else {"method": each}
+        if unknown := [name for name in own if name not in _OWN]:
+            raise InvalidArgument(
+                f"a candidate has {', '.join(unknown)}: it has {', '.join(_OWN)}, and all else is the "
+                "same for all of them. Give it to tune itself."
+            )
+        if "loss" in own and score is None:
+            raise InvalidArgument(
+                "candidates with different losses cannot be compared by them: give score=, a function "
+                "of parameters and one record that all are judged by."
+            )
+        method = own.get("method")
+        if isinstance(method, Plan):
+            raise InvalidArgument(
+                "a candidate is a ready plan, which has a budget of its own: give its method."
+            )
+        if method is not None:
+            require_method(method)
+        tried.append(_Candidate(own.get("loss", loss), own.get("params", params), method))
+    return tried

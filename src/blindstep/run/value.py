@@ -25,7 +25,7 @@ from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage, require_room
 from blindstep.losses.data_frames import arrays_of
 from blindstep.losses.evaluators import evaluator
-from blindstep.losses.people import by_person
+from blindstep.losses.people import People, by_person, people_of
 from blindstep.losses.pytrees import Loss, ParameterSpace, count_records
 from blindstep.planning.checks import check_delta
 from blindstep.private.gate import Memory, Permit, release_answers
@@ -71,17 +71,25 @@ def value(
     loss: Loss,
     params: PyTree,
     data: PyTree,
-    *,
     privacy: Privacy,
+    *,
     largest: float | None = None,
-    people: ArrayLike | None = None,
-    rows: int | None = None,
-    seed: int | None = None,
+    people: People | ArrayLike | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
     budget: Privacy | None = None,
+    seed: int | None = None,
 ) -> Value:
     """The mean of `loss(params, record)` over the records, privately.
+
+        import numpy as np, blindstep as bs
+
+        def wrong(params, record):
+            return (record["x"] @ params > 0) != record["y"]
+
+        x = np.random.default_rng(0).normal(size=(2000, 2))
+        data = {"x": x, "y": x[:, 0] > 0}
+        print(bs.value(wrong, np.ones(2), data, bs.Privacy(epsilon=1, delta=1e-6), largest=1))
 
     Args:
         loss: of parameters and one record: a JAX function, or any Python function. It need not be the
@@ -91,18 +99,17 @@ def value(
         privacy: the budget of this value.
         largest: a public bound on |loss|, such as 1 for an error rate. Then nothing is spent to find
             one, and the noise is smaller.
-        people: an identifier for each row, if people have several rows.
-        rows: how many rows of a person are used at most, 8 by default.
-        seed: for reproduction only: not private against anyone who knows or can guess it.
+        people: an identifier for each row, if people have several rows, or `People(...)`.
         checkpoint: a directory: the same call goes on after a crash, with the same value.
         ledger: a file in which runs on the same people add up what they spend.
         budget: what all runs in the ledger together may spend.
+        seed: for reproduction only: not private against anyone who knows or can guess it.
 
     Returns:
         The value, its noise and its privacy statement.
     """
     data, space = arrays_of(data), ParameterSpace.of(params)
-    loss, data, unit = by_person(loss, params, data, people, rows)
+    loss, data, unit = by_person(loss, params, data, people_of(people))
     check_delta(privacy, count_records(data))
     (mean,), std, most, said = measure(
         lambda: losses_of(loss, params, space, data)[:, None],

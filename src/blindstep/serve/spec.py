@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from blindstep.estimate.bounds import Range
 from blindstep.estimate.scales import Scales
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import plan
+from blindstep.planning.questions import Questions
 from blindstep.private.statement import Privacy
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")]
@@ -145,14 +145,8 @@ class StudySpec(_Strict):
 
     def plan(self) -> Plan:
         """The plan: two questions a person, answers as losses from 0 to 1."""
-        return plan(
-            dim=len(self.parameters),
-            records=self.people,
-            privacy=self.privacy,
-            questions=2,
-            bounds=Range(0, 1),
-            first_batch=self.slots,
-        )
+        asked = Questions(questions=2, range=(0, 1), first_batch=self.slots)
+        return plan(asked, dim=len(self.parameters), records=self.people, privacy=self.privacy)
 
     @property
     def names(self) -> list[str]:

@@ -16,6 +16,6 @@ except ImportError as error:
         "pip install 'blindstep[sklearn]', or use blindstep.minimize, which does not."
     ) from error
 
-from blindstep.sklearn.estimators import ClassesFromData, PrivateClassifier, PrivateRegressor
+from blindstep.sklearn.estimators import PrivateClassifier, PrivateRegressor
 
-__all__ = ["ClassesFromData", "PrivateClassifier", "PrivateRegressor"]
+__all__ = ["PrivateClassifier", "PrivateRegressor"]

@@ -1,6 +1,6 @@
 """The estimators: scikit-learn's interface around one private run.
 
-`blindstep.minimize` trains, with four arguments: the run itself finds the scale of the loss, of each
+`blindstep.minimize` trains, with nothing but a budget: the run itself finds the scale of the loss, of each
 weight and of its steps, inside its budget (docs/self-scaling.md).
 
 What is private, and what is not. `blindstep.minimize` computes the weights: replacing one row of
@@ -28,15 +28,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from blindstep.errors import InvalidArgument
+from blindstep.errors import ClassesFromData, InvalidArgument
 from blindstep.insight.tables import read_spending, spending_numbers
+from blindstep.losses.people import People
+from blindstep.planning.method import Method
 from blindstep.private.statement import Privacy, round_up
-from blindstep.run.compiled import minimize
+from blindstep.run.minimize import minimize
 from blindstep.sklearn import models
-
-
-class ClassesFromData(UserWarning):
-    """A classifier was fitted without `classes`: the labels that occur in `y` are public then."""
 
 
 class _PrivateModel(BaseEstimator):
@@ -50,7 +48,7 @@ class _PrivateModel(BaseEstimator):
         *,
         loss: str | Callable[..., Any] = "absolute",
         hidden: tuple[int, ...] = (),
-        evaluations: int | None = None,
+        method: Method | None = None,
         rows: int | None = None,
         random_state: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -61,7 +59,7 @@ class _PrivateModel(BaseEstimator):
         self.delta = delta
         self.loss = loss
         self.hidden = hidden
-        self.evaluations = evaluations
+        self.method = method
         self.rows = rows
         self.random_state = random_state
         self.checkpoint = checkpoint
@@ -85,14 +83,14 @@ class _PrivateModel(BaseEstimator):
         initial = models.start(sizes)
         records = {"features": np.asarray(features, np.float32), "target": target}
         loss = models.record_loss(judge, classifies=isinstance(self, ClassifierMixin))
+        slots = {} if self.rows is None else {"rows": self.rows}
         result = minimize(
             loss,
             initial,
             records,
-            people=people,
-            rows=None if people is None else self.rows,
-            privacy=Privacy(epsilon=self.epsilon, delta=self.delta),
-            evaluations=self.evaluations,
+            Privacy(epsilon=self.epsilon, delta=self.delta),
+            method=self.method,
+            people=None if people is None else People(people, **slots),
             seed=_seed(self.random_state),
             progress=False,  # as quiet as scikit-learn's own fits
             checkpoint=self.checkpoint,
@@ -165,8 +163,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
         hidden: sizes of hidden layers; () is a linear model.
         classes: all labels there may be. Left out, they are those that occur in `y`: a label that one
             row alone has gives that row away. `fit` warns (`ClassesFromData`), `privacy_` says so.
-        evaluations: the most evaluations of the loss: how much work a fit may be. Left out, about what
-            a laptop does in a minute, and less where that is no better.
+        method: how a fit is made, such as Auto(evaluations=2**20) for how much work it may be. Left
+            out, about what a laptop does in a minute, and less where that is no better.
         rows: how many rows of a person are used at most where `fit` is given `people`; default 8.
         random_state: leave it out, and the noise is from the operating system. A whole number of any
             size, or a RandomState, makes a fit reproducible and *not private against anyone who knows
@@ -197,7 +195,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
         loss: str | Callable[..., Any] = "logistic",
         hidden: tuple[int, ...] = (),
         classes: Sequence[Any] | None = None,
-        evaluations: int | None = None,
+        method: Method | None = None,
         rows: int | None = None,
         random_state: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Int, PyTree
-from numpy.typing import ArrayLike
 
 from blindstep.errors import InvalidArgument
-from blindstep.losses.people import grouped, slots_of, unit_of_people, unit_of_rows
+from blindstep.losses.people import People
 from blindstep.losses.rehearsal import made_up
 from blindstep.losses.silence import interrupt, silence
+from blindstep.private.accounting import RECORD
 
 # Of made-up records.
 KINDS = (0, 1, 2, 3, 4)
@@ -46,8 +46,7 @@ class Records:
         self,
         data: Any,
         collate: Collate | None = None,
-        people: ArrayLike | None = None,
-        rows: int | None = None,
+        people: People | None = None,
     ) -> None:
         """Take over tensors or arrays, or make tensors of a data set, record by record."""
         self._table, void = _table(data, collate)
@@ -55,12 +54,11 @@ class Records:
         self._index: Int[np.ndarray, "people rows"] | None = None
         self.void = np.zeros(number, bool) if void is None else void
         if people is None:
-            self.number, self.unit = number, unit_of_rows(rows)
+            self.number, self.unit = number, RECORD
             return
-        slots = slots_of(rows)
-        self._index, self._used = grouped(people, number, slots)
-        self.number, self.unit = len(self._index), unit_of_people(slots)
-        counts = np.arange(slots) < self._used[:, None]
+        self._index, self._used = people.grouped(number)
+        self.number, self.unit = len(self._index), people.unit
+        counts = np.arange(people.rows) < self._used[:, None]
         self.void = np.any(self.void[self._index] & counts, axis=1)
 
     @property

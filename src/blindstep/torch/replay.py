@@ -294,7 +294,7 @@ def calibration_shifts(
 
     A direction is signs in one leaf, and nothing elsewhere. `lengths` are units to begin with.
     """
-    calibration, tensors = plan.calibration, len(lengths)
+    calibration, tensors = plan.calibration_query, len(lengths)
     with jax.enable_x64(True):
         key = draws.fold_in(public_stream(public_key(public), "looks"), number)
         own = seeds_of(np.asarray(key_number(key)), sum(calibration.counts), tensors)

@@ -90,7 +90,7 @@ def _calibrate(
     And how much farther out than planned probes must lie.
     """
     noise, public = float(session.gate.terms.noise_std), _words(session.gate.public)
-    finder = ScaleFinder(plan.calibration, group.weights.size, noise, plan.smoothing)
+    finder = ScaleFinder(plan.calibration_query, group.weights.size, noise, plan.smoothing)
     lengths = group.weights.lengths()
     shifts = functools.partial(calibration_shifts, plan, public, lengths, finder=finder)
 

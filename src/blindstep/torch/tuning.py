@@ -16,12 +16,16 @@ from blindstep.errors import InvalidArgument, answers_typos, count
 from blindstep.estimate.directions import Signs
 from blindstep.ledger import fingerprints
 from blindstep.ledger.storage import Storage
+from blindstep.losses.people import People, people_of
+from blindstep.planning.auto import Auto
 from blindstep.planning.checks import check_delta, check_prospects
-from blindstep.planning.networks import plan_network
+from blindstep.planning.method import Method, Problem
 from blindstep.planning.plan import Plan
+from blindstep.planning.planner import require_method
 from blindstep.private.statement import Privacy
+from blindstep.processes.jax_group import ProcessGroup
 from blindstep.run import result
-from blindstep.run.planned import earlier
+from blindstep.run.planned import Call, planned, problem_of, ready
 from blindstep.run.progress import ends_in_one_line
 from blindstep.run.result import history_of
 from blindstep.torch import rehearsal, tuned_model
@@ -44,24 +48,22 @@ def minimize(
     model: torch.nn.Module,
     loss: Loss,
     data: Any,
-    *,
     privacy: Privacy | None = None,
+    *,
+    method: Method | Plan | None = None,
     collate: Collate | None = None,
-    people: ArrayLike | None = None,
-    rows: int | None = None,
     batch: int = _BATCH,
-    evaluations: int | None = None,
-    passes: int | None = None,
-    directions: int | None = None,
-    plan: Plan | None = None,
-    rehearse: bool = True,
-    seed: int | None = None,
-    progress: bool | None = None,
+    people: People | ArrayLike | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
     budget: Privacy | None = None,
+    seed: int | None = None,
+    progress: bool | None = None,
+    rehearse: bool = True,
 ) -> TunedModel:
     """Tune a model privately, from values of the loss alone: no gradient, and inference memory.
+
+        result = blindstep.torch.minimize(model, loss, data, bs.Privacy(epsilon=2, delta=1e-5))
 
     The model is changed in place, to the answer, when the run is done; if it is cut short, the model is
     as it was. While it runs, everything is evaluated in evaluation mode and without gradients, and the
@@ -80,15 +82,12 @@ def minimize(
         privacy: the budget, such as Privacy(epsilon=2, delta=1e-5).
         collate: makes tensors of a list with one record of a data set. All records must come out in the
             same shapes: pad to a length that you choose.
-        people: an identifier for each row, whole numbers or text, if people have several rows. Then a
-            person is one record, whose loss is the mean over their rows.
-        rows: how many rows of a person are used at most, 8 by default.
+        people: an identifier for each row, if people have several rows, or `People(identifiers, rows=)`.
+            Then a person is one record, whose loss is the mean over their rows.
         batch: how many records go through the model at a time. Memory and speed depend on it.
-        evaluations: the most forward passes of a record; as many as take ten minutes if left out, and
-            at most 2^21.
-        passes: times that the run may go through the records.
-        directions: random directions in a step.
-        plan: a ready plan (`blindstep.torch.plan`) instead of `privacy` and choices.
+        method: `Auto(...)`, whose evaluations are forward passes of a record: as many as take ten
+            minutes if left out, and at most 2^21. Or a ready plan (`blindstep.torch.plan`), which has
+            the budget already.
         rehearse: try the loss on made-up records first, of the shapes of `data` and with none of its
             values. A loss that fails for all of them, or mixes records, is refused before anything is
             spent.
@@ -108,9 +107,10 @@ def minimize(
     """
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgument(f"model is a {type(model).__name__}: give a torch.nn.Module.")
-    weights, records = Weights(model), Records(data, collate, people, rows)
+    weights, records = Weights(model), Records(data, collate, people_of(people))
     size = min(count("batch", batch), records.number)
-    choices = {"evaluations": evaluations, "passes": passes, "directions": directions}
+    storage = Storage(checkpoint, ledger, budget)
+    call = Call(privacy, method, None, storage, seed, progress, rehearse)
     rehearsal.look_over(model)
     base = weights.fingerprint()
     with in_evaluation(model):
@@ -121,7 +121,7 @@ def minimize(
             return _effort(ModelEvaluator(weights, loss, records, size))
 
         def first() -> tuple[Plan, int]:
-            made = _plan_for(weights, records, effort, plan, privacy, choices, checkpoint)
+            made = _plan_for(call, weights, records, effort)
             check_delta(budget, made.records, "budget")
             # Batches of one size, and no larger than the records of a step fill.
             number = -(-made.first_batch // size)
@@ -135,7 +135,6 @@ def minimize(
                 rehearsal.rehearse_shifts(group.evaluator)
             if not group.leads:
                 return group.follow()
-            storage = Storage(checkpoint, ledger, budget)
             return group.finish(_lead(made, group, records, storage, base, seed, progress))
 
 
@@ -143,32 +142,22 @@ def minimize(
 def plan(
     model: torch.nn.Module,
     records: int,
-    *,
     privacy: Privacy,
-    evaluations: int | None = None,
-    passes: int | None = None,
-    directions: int | None = None,
+    method: Method | None = None,
 ) -> Plan:
-    """The plan of a run on so many records, for `minimize`: see what it does before it does it.
+    """The plan of a run on this number of records, for `minimize`: see what it does beforehand.
+
+        plan = blindstep.torch.plan(model, 5_000, bs.Privacy(epsilon=2, delta=1e-5))
 
     Args:
         model: the model; what requires a gradient is tuned.
         records: number of records, or of people.
         privacy: the budget.
-        evaluations: the most forward passes of a record; 2^20 if left out.
-        passes: times that the run may go through the records.
-        directions: random directions in a step.
+        method: `Auto(...)`; without evaluations, 2^20 forward passes of a record are the most.
     """
-    sizes = Weights(model).sizes
-    return plan_network(
-        dim=sum(sizes),
-        records=records,
-        privacy=privacy,
-        leaves=sizes,
-        evaluations=evaluations,
-        passes=passes,
-        directions=directions,
-    )
+    sizes, chosen = Weights(model).sizes, Auto() if method is None else method
+    require_method(chosen)
+    return chosen.plan(Problem(sum(sizes), records, privacy, sizes, network=True))
 
 
 def load(model: torch.nn.Module, path: str | os.PathLike[str]) -> str:
@@ -212,48 +201,25 @@ def _known(base: str, records: Records, storage: Storage) -> fingerprints.Finger
     return fingerprints.of_questions(None, start, arrays)
 
 
-def _plan_for(
-    weights: Weights,
-    records: Records,
-    effort: Callable[[], int],
-    plan: Plan | None,
-    privacy: Privacy | None,
-    choices: dict[str, int | None],
-    checkpoint: Any,
-) -> Plan:
-    """The plan that was given, if it fits, or the one that the other arguments describe."""
-    given: dict[str, Any] = {name: each for name, each in choices.items() if each is not None}
-    if plan is not None:
-        if privacy is not None or given:
-            names = ", ".join(given | ({} if privacy is None else {"privacy": privacy}))
-            raise InvalidArgument(
-                f"give a ready plan or {names}, not both: leave out one of the two."
-            )
-        fits = plan.sampler == Signs.name and plan.calibration_leaves in (
-            weights.sizes,
-            (weights.dim,),
-        )
-        if not fits or plan.records != records.number:
-            raise InvalidArgument(
-                f"the plan is for {plan.records} records and {plan.dim} parameters along "
-                f"{plan.sampler} directions, but there are {records.number} records and "
-                f"{weights.dim} parameters in {len(weights.sizes)} tensors: make it with "
-                "blindstep.torch.plan."
-            )
-        return plan
-    if not isinstance(privacy, Privacy):
+def _plan_for(call: Call, weights: Weights, records: Records, effort: Callable[[], int]) -> Plan:
+    """The plan that was given, if it fits, or the one that the method makes."""
+    if isinstance(call.method, Plan):
+        made = ready(call.method, call)
+    else:
+        number = records.number
+        problem = problem_of(call, weights.dim, number, weights.sizes, effort, network=True)
+        made = planned(call, problem, ProcessGroup())
+        check_delta(made.privacy, made.records)
+        check_prospects(made, 0.0)
+    leaves = () if made.calibration is None else made.calibration.leaves
+    fits = made.sampler == Signs.name and leaves in (weights.sizes, (weights.dim,))
+    if not fits or made.records != records.number:
         raise InvalidArgument(
-            "give privacy, such as privacy=Privacy(epsilon=2, delta=1e-5), or a ready plan."
+            f"the plan is for {made.records} records and {made.dim} parameters along "
+            f"{made.sampler} directions, but there are {records.number} records and "
+            f"{weights.dim} parameters in {len(weights.sizes)} tensors: make it with "
+            "blindstep.torch.plan."
         )
-    sizes: dict[str, Any] = {"records": records.number, "dim": weights.dim, "privacy": privacy}
-    found = None if "evaluations" in given else earlier(checkpoint, sizes)
-    if found is not None:
-        return found
-    if "evaluations" not in given:
-        given["evaluations"] = effort()
-    made = plan_network(leaves=weights.sizes, **sizes, **given)
-    check_delta(made.privacy, made.records)
-    check_prospects(made, 0.0)
     return made
 
 

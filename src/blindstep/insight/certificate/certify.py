@@ -111,7 +111,7 @@ def certificate(
     published), or `privacy` and `ledger` for private ones, which are then charged.
 
     Args:
-        loss: a function of parameters and one record, as for `minimize` or `host.minimize`.
+        loss: a function of parameters and one record, as for `minimize`.
         params: where to measure, such as `result.params`.
         data: records, as for `minimize`.
         radius: the Goldstein radius, such as `result.plan.radius`.
@@ -119,7 +119,7 @@ def certificate(
         privacy: what the certificate may spend on private records instead.
         ledger: where that is written before anything is released: a ledger, or a run directory.
         budget: what all runs in the ledger together may spend.
-        bounds: what is promised about the loss: Lipschitz(L), or Range(low, high). Needed wherever
+        bounds: what is promised about the loss: Bounds(lipschitz=L) or Bounds(range=(low, high)). Needed wherever
             gradients are estimated: from values, from a batch, or privately (there it is enforced).
         method: "autodiff" (exact; the loss must be differentiable almost everywhere, as Lipschitz
             functions are), "values" (function values only), or "auto": the first where it serves.
@@ -229,7 +229,7 @@ class _Public:
                 raise InvalidArgument(
                     "the automatic derivative of this loss does not add up to its differences (a "
                     "step, a rounding or a stopped gradient?), so it certifies nothing: use "
-                    "method='values' with bounds=Range(low, high) or Lipschitz(L)."
+                    "method='values' with bounds=Bounds(range=(low, high)) or Bounds(lipschitz=L)."
                 )
         if method == "autodiff":
             self.evaluates.gradients(self.centre[None, None], np.zeros((1, 1), np.int64))
@@ -248,8 +248,8 @@ class _Public:
         if self.bounds.lipschitz == math.inf:
             raise InvalidArgument(
                 "gradients are estimated here, and how far an estimate can be off depends on how "
-                "steep the loss can be: give bounds=Lipschitz(L); with method='values', "
-                "Range(low, high) will do too."
+                "steep the loss can be: give bounds=Bounds(lipschitz=L); with method='values', "
+                "Bounds(range=(low, high)) will do too."
             )
 
     def _estimated(

@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.errors import InvalidArgument
-from blindstep.estimate.bounds import Bounds, Clip
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.estimators import Query, ValueEstimator
 from blindstep.estimate.frames import Structured
 from blindstep.estimate.probing import Probing, probing_of_answers, probing_of_loss
@@ -43,7 +43,7 @@ from blindstep.losses.evaluators import CompiledLoss, LossEvaluator, PlainLoss
 from blindstep.losses.pytrees import Loss, ParameterSpace
 from blindstep.losses.tasks import Task, Work, perform
 from blindstep.planning.checks import check_delta
-from blindstep.planning.theory import clip_bias, frame_moments
+from blindstep.planning.theory import clip_bias
 from blindstep.private.clip import unit_of
 from blindstep.private.gate import Gate, Memory, Permit
 from blindstep.private.lattice import STD
@@ -153,14 +153,14 @@ def prepare(
 
     The last is a bound on bias and direction error of all releases; noise is not in it.
     """
-    moments = frame_moments(dim, dim)
+    moments = Structured().moments(dim, dim)
     known = bounds.lipschitz < math.inf
     if known:
-        bounds = bounds & Clip(_CLIP * bounds.lipschitz)
-    elif bounds.first_clip < math.inf:
+        bounds = bounds & Bounds(clip=_CLIP * bounds.lipschitz)
+    elif bounds.clip < math.inf:
         raise InvalidArgument(
             "a clip alone does not say how much it clips away, so it bounds nothing: add "
-            "Lipschitz(...), as in Lipschitz(1.0) & Clip(2.0)."
+            "lipschitz, as in Bounds(lipschitz=1.0, clip=2.0)."
         )
     estimator = ValueEstimator(
         dim=dim,
@@ -171,7 +171,7 @@ def prepare(
         bounds=bounds,
     )
     bound = estimator.record_bound(Kind.GRAD)
-    unclipped = replace(bounds, first_clip=math.inf)
+    unclipped = replace(bounds, clip=math.inf)
     longest = replace(estimator, bounds=unclipped).record_bound(Kind.GRAD)
     bias, second_moment = 0.0, bound**2
     if known:

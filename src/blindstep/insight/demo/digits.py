@@ -13,11 +13,12 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from blindstep.estimate.bounds import Clip
+from blindstep.estimate.bounds import Bounds
 from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story, rows_of
 from blindstep.planning.planner import plan
+from blindstep.planning.tight import Tight
 from blindstep.private.statement import Privacy
-from blindstep.run.compiled import minimize
+from blindstep.run.minimize import minimize
 from blindstep.run.result import Result
 
 EPSILONS = (1.0, 3.0, 8.0)
@@ -81,19 +82,21 @@ def train(images: Images, privacy: Privacy, passes: int, progress: bool) -> Resu
     """One private run: all images in each step, along one frame of 32 directions."""
     params = initial()
     made = plan(
+        Tight(
+            radius=_SMOOTHING + _HORIZON * _REACH,
+            bounds=Bounds(clip=_CLIP),
+            horizon=_HORIZON,
+            passes=passes,
+            first_batch=len(images.label),
+            directions=_DIRECTIONS,
+            smoothing=_SMOOTHING,
+            reach=_REACH,
+        ),
         records=len(images.label),
         dim=sum(leaf.size for leaf in params.values()),
         privacy=privacy,
-        radius=_SMOOTHING + _HORIZON * _REACH,
-        bounds=Clip(_CLIP),
-        horizon=_HORIZON,
-        passes=passes,
-        first_batch=len(images.label),
-        directions=_DIRECTIONS,
-        smoothing=_SMOOTHING,
-        reach=_REACH,
     )
-    return minimize(cross_entropy, params, images, plan=made, progress=progress)
+    return minimize(cross_entropy, params, images, method=made, progress=progress)
 
 
 def tell(say: Say | None = None, passes: int | None = None) -> Story:

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story, rows_of
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import plan
+from blindstep.planning.questions import Questions
 from blindstep.private.statement import Privacy
 from blindstep.run.ask_tell import Optimizer
 from blindstep.run.progress import RunProgress
@@ -67,7 +68,7 @@ def start() -> Float[np.ndarray, " dim"]:
 
 def plan_votes(users: int, privacy: Privacy) -> Plan:
     """Two votes of each user, each of them 0 or 1: the planner chooses everything else."""
-    return plan(records=users, dim=WEIGHTS, privacy=privacy, questions=2)
+    return plan(Questions(questions=2), records=users, dim=WEIGHTS, privacy=privacy)
 
 
 def ask_everybody(plan: Plan, crowd: Crowd, progress: bool) -> Result:

@@ -19,7 +19,6 @@ from blindstep.insight.report.markup import (
     tag,
     tiles,
 )
-from blindstep.planning.choices import GRADIENT
 from blindstep.planning.plan import Plan
 from blindstep.private.statement import (
     PERSON,
@@ -74,7 +73,7 @@ def header(content: Content) -> Html:
 
 
 def _seen(plan: Plan) -> str:
-    return "gradients of the loss" if plan.estimate == GRADIENT else "values of the loss"
+    return "gradients of the loss" if plan.differentiates else "values of the loss"
 
 
 def in_words(content: Content) -> Html:

@@ -63,7 +63,7 @@ def report(
     It holds public quantities only: no loss, no record, no key.
 
     Args:
-        result: what `minimize`, `host.minimize` or an `Optimizer` gave.
+        result: what `minimize` or an `Optimizer` gave.
         path: the file to write; folders on the way are made.
         title: the heading.
         public_utility: names and values that you computed *on public data*, such as an accuracy.

@@ -1,0 +1,88 @@
+"""Parts of a plan: what a record's vector is made of, and how a run finds the scales of a problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from blindstep.errors import InvalidArgument, count, finite
+from blindstep.estimate.calibration import CalibrationQuery
+from blindstep.estimate.directions import Signs, sampler_named
+from blindstep.estimate.estimators import Sharing
+from blindstep.estimate.frames import Structured
+from blindstep.estimate.scales import ScaleFinder
+from blindstep.planning.checks import moderate, one_of, plain_count
+
+SHARINGS = tuple(each.value for each in Sharing)
+
+
+@dataclass(frozen=True)
+class Values:
+    """A record's vector is made of values of its loss, along random directions.
+
+    Attributes:
+        directions: q, directions for each record.
+        smoothing: h, how far from a point the loss is evaluated (the paper's delta).
+        sampler: the name of the directions' sampler.
+        sharing: whether each "record" has its own directions, or a "block" shares one frame.
+        sides: of a point on which a GRAD evaluates along a direction: 2, or 1 along signs.
+    """
+
+    kind: ClassVar[str] = "values"
+    directions: int
+    smoothing: float
+    sampler: str = Structured.name
+    sharing: str = "record"
+    sides: int = 2
+
+    def __post_init__(self) -> None:
+        plain_count(self, "directions")
+        object.__setattr__(self, "smoothing", moderate("smoothing", self.smoothing, 1e60))
+        one_of("sharing", self.sharing, SHARINGS)
+        sampler_named(self.sampler)
+        if self.sides != 2 and (self.sides != 1 or self.sampler != Signs.name):
+            raise InvalidArgument(f"sides must be 2, or 1 along signs, got {self.sides!r}.")
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """A record's vector is the gradient of its loss. No directions are drawn; nothing is certified."""
+
+    kind: ClassVar[str] = "gradient"
+
+
+Estimate = Values | Gradients
+ESTIMATES: dict[str, type[Values] | type[Gradients]] = {
+    each.kind: each for each in (Values, Gradients)
+}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Releases before the first step, from which a run finds the scales of its problem.
+
+    Attributes:
+        leaves: the number of parameters in each part that a calibration tells from the others.
+        directions: directions in each of these parts.
+        batch: records of a calibration.
+        share: the share of mu^2 that all calibrations spend together.
+        number: how many calibrations there are.
+    """
+
+    leaves: tuple[int, ...]
+    directions: int
+    batch: int
+    share: float
+    number: int = ScaleFinder.calibrations
+
+    def __post_init__(self) -> None:
+        for name in ("directions", "batch", "number"):
+            plain_count(self, name)
+        for leaf in self.leaves:
+            count("leaves", leaf)
+        if not 0.0 < finite("share", self.share) < 1.0:
+            raise InvalidArgument(f"share {self.share:g}: a share of mu^2 between 0 and 1.")
+
+    def query(self, *, signs: bool) -> CalibrationQuery:
+        """What one calibration asks of a record."""
+        return CalibrationQuery(self.leaves, self.directions, signs)
