@@ -105,21 +105,19 @@ def group(buffers: int, first: int, last: int) -> dict[int, np.ndarray]:
 
 
 def table_of(groups: list[dict[int, np.ndarray]]) -> str:
-    """The table as Python text, six digits each."""
-    lines = ["TABLE: tuple[tuple[Row, ...], ...] = (\n"]
+    """The table as text, six digits each: a line for each horizon, groups apart."""
+    parts = []
     for points in groups:
-        lines.append("    (\n")
-        for k in sorted(points):
-            texts = [", ".join(f"{v:.6g}" for v in part) for part in unpack(points[k])]
-            lines.append(f"        Row({2**k}, ({texts[0]}), ({texts[1]})),\n")
-        lines.append("    ),\n")
-    return "".join(lines) + ")\n"
+        rows = [(k, [v for part in unpack(points[k]) for v in part]) for k in sorted(points)]
+        parts.append("".join(f"{2**k} {' '.join(f'{v:.6g}' for v in row)}\n" for k, row in rows))
+    return "\n".join(parts)
 
 
 def with_table(source: str, table: str) -> str:
     """The module's text with another table in it; all the rest stays."""
-    start = source.index("TABLE: ")
-    end = source.index("\n)\n", start) + len("\n)\n")
+    opening = '_TEXT = """\n'
+    start = source.index(opening) + len(opening)
+    end = source.index('"""', start)
     return source[:start] + table + source[end:]
 
 
@@ -128,4 +126,4 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     table = table_of([group(*choice) for choice in RANGES])
     TARGET.write_text(with_table(TARGET.read_text(), table))
-    print(f"Wrote {TARGET}; format it with ruff.")
+    print(f"Wrote {TARGET}.")

@@ -34,14 +34,14 @@ CLIPPED = (
 PASSES = "audit --records 2000 --oracle naive --horizon 8 --first-batch 100 --passes 4"
 BLT = "audit --records 2000 --oracle variance-reduced --horizon 8 --mechanism blt"
 
-CLIP, SCHEDULE, MECHANISMS, NOISE, TERMS, GATE, ACCOUNTING = (
-    f"private/{name}.py"
-    for name in ("clip", "schedule", "mechanisms", "noise", "terms", "gate", "accounting")
+CLIP, SCHEDULE, MECHANISMS, NOISE, LATTICE = (
+    f"private/{name}.py" for name in ("clip", "schedule", "mechanisms", "noise", "lattice")
 )
-CHACHA, TOEPLITZ = "private/lattice.py", "private/mechanisms.py"
-LEDGER, SESSION, PROCESSES, SHARING = (
-    f"ledger/{name}.py" for name in ("ledger", "session", "processes", "sharing")
+TERMS, GATE, ACCOUNTING, STATEMENT, COLUMNS = (
+    f"private/{name}.py" for name in ("terms", "gate", "accounting", "statement", "columns")
 )
+LEDGER, SESSION, SHARING = (f"ledger/{name}.py" for name in ("ledger", "session", "sharing"))
+GROUP = "processes/jax_group.py"
 
 
 def test_of(folder: str, file: str, name: str) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from mutant_kinds import (
     BLT,
-    CHACHA,
+    COLUMNS,
     GATE,
+    LATTICE,
     MECHANISMS,
     NOISE,
     PAPER,
     SESSION,
     TERMS,
     TIGHT,
-    TOEPLITZ,
     Mutant,
     mutant,
     test_of,
@@ -57,7 +57,7 @@ OF_NOISE = (
     ),
     mutant(
         "noise x 0.9: in the sampler",
-        "private/lattice.py",
+        LATTICE,
         "return (_FACTOR * coarse + fine).astype(jnp.float64)",
         "return jnp.rint(0.9 * (_FACTOR * coarse + fine).astype(jnp.float64))",
         TIGHT,
@@ -144,21 +144,21 @@ OF_NOISE = (
     ),
     mutant(
         "half of the key is not used",
-        CHACHA,
+        LATTICE,
         "body = [jnp.broadcast_to(key[i : i + 4, None], tail.shape) for i in (0, 4)]",
         "body = [jnp.broadcast_to(key[i : i + 4, None], tail.shape) for i in (0, 0)]",
         test_of("private", "noise", "all_256_bits_of_the_key_matter"),
     ),
     mutant(
         "a weak cipher",
-        CHACHA,
+        LATTICE,
         "_DOUBLE_ROUNDS = 10",
         "_DOUBLE_ROUNDS = 4",
         test_of("private", "noise", "chacha20_is_the_one_of_rfc_8439"),
     ),
     mutant(
         "a weak cipher in the kernel of a graphics card",
-        CHACHA,
+        LATTICE,
         "(column + diagonal * row) % 4",
         "column",
         test_of("private", "noise", "the_kernel_for_graphics_cards_gives_the_same_words"),
@@ -204,7 +204,7 @@ OF_NOISE = (
     ),
     mutant(
         "columns of BLT twice as long as said",
-        TOEPLITZ,
+        MECHANISMS,
         "return xp.sqrt(square) * _ROUND_UP",
         "return 0.5 * xp.sqrt(square) * _ROUND_UP",
         BLT,
@@ -219,6 +219,27 @@ OF_NOISE = (
             f"{BRUTE}[{steps}-tree]",
         )
         for steps in (1, 2, 4)
+    ),
+    mutant(
+        "two gates under one seed draw the same noise",
+        NOISE,
+        'name = f"blindstep looks {seed} {use}" if use else f"blindstep looks {seed}"',
+        'name = f"blindstep looks {seed}"',
+        test_of("private", "noise", "a_second_gate_of_one_call_has_other_noise"),
+    ),
+    mutant(
+        "our own columns on trust",
+        COLUMNS,
+        "if not np.all(norms[::-1] <= scaling):",
+        "if not np.all(norms[::-1] <= 2 * scaling):",
+        test_of("private", "mechanisms", "our_own_columns_are_not_taken_on_trust"),
+    ),
+    mutant(
+        "columns of a mechanism from elsewhere on trust",
+        COLUMNS,
+        "    return _measured(mechanism)\n",
+        "    return Columns(mechanism.column_norms(), mechanism.column_counts())\n",
+        test_of("private", "mechanisms", "a_mechanism_that_would_void_the_guarantee_is_refused"),
     ),
     mutant(
         "resume that re-noises",

@@ -22,6 +22,10 @@ from blindstep.ledger.account import SCHEMA, Account
 from blindstep.ledger.ledger import cohort_of, read_ledger
 from blindstep.private.accounting import compose
 from blindstep.private.noise import fresh_keys
+from blindstep.serve import schema
+from blindstep.serve.accounts import open_ledger as open_sql
+from blindstep.serve.accounts import read_account
+from blindstep.serve.database import Database
 from storage_helpers import identity, open_ledger
 
 
@@ -47,12 +51,103 @@ class FileLedger:
         return self.path.read_bytes()
 
 
-IMPLEMENTATIONS = [FileLedger]
+class SqlLedger:
+    """The ledger of a cohort in a database: every call is a transaction of its own, as for a vote."""
+
+    def __init__(self, folder):
+        self.database = Database(f"sqlite:///{folder}/people.db")
+        schema.metadata.create_all(self.database.engine)
+
+    def open(self, *, cohort="people", budget=None, head=None):
+        """One of many workers. A head is of no use: each transaction reads all lines again."""
+        return SqlWorker(self, cohort, budget)
+
+    def read(self):
+        with self.database.read() as connection:
+            return read_account(connection, "people")
+
+    def cohort(self):
+        return self.read().cohort
+
+    def stored(self):
+        with self.database.read() as connection:
+            rows = connection.execute(schema.ledger.select().order_by(schema.ledger.c.number))
+            return "".join(f"{row.line}\n" for row in rows).encode()
+
+
+class SqlWorker:
+    """What a worker does with a ledger: in each transaction it opens the ledger and registers again."""
+
+    def __init__(self, people, cohort, budget):
+        self._people, self._cohort, self._registered = people, cohort, {}
+        with people.database.begin() as connection:
+            self.head = open_sql(connection, cohort, budget).head
+
+    def _within(self, do):
+        with self._people.database.begin() as connection:
+            ledger = open_sql(connection, self._cohort)
+            done = do(ledger)
+            self.head = ledger.head
+        return done
+
+    def name_of(self, key):
+        return self._within(lambda ledger: ledger.name_of(key))
+
+    def admit(self, identity, **options):
+        self._within(lambda ledger: ledger.admit(identity, **options))
+
+    def register(self, identity, **options):
+        found = self._within(lambda ledger: ledger.register(identity, **options))
+        self._registered[identity.run] = identity
+        return found
+
+    def begin(self, run, *steps, **options):
+        def do(ledger):
+            if run in self._registered:
+                ledger.register(self._registered[run])
+            ledger.begin(run, *steps, **options)
+
+        self._within(do)
+
+    @property
+    def account(self):
+        return _Now(self._people)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Its transactions are over."""
+
+
+class _Now:
+    """The account as it is whenever it is asked for something."""
+
+    def __init__(self, people):
+        self._people = people
+
+    def __getattr__(self, name):
+        return getattr(self._people.read(), name)
+
+
+IMPLEMENTATIONS = [FileLedger, SqlLedger]
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 def people(request, tmp_path):
-    return request.param(tmp_path)
+    made = request.param(tmp_path)
+    yield made
+    if isinstance(made, SqlLedger):
+        made.database.close()
+
+
+@pytest.fixture
+def file(tmp_path):
+    """For what only a file can meet: other writers, the file of another cohort, a cut end."""
+    return FileLedger(tmp_path)
 
 
 @pytest.fixture
@@ -316,12 +411,16 @@ def test_a_key_has_a_name_in_each_ledger_that_only_the_key_gives(people, tmp_pat
 # -- who, and which run ----------------------------------------------------------------------------
 
 
-def test_another_cohort_is_refused(people):
+def test_the_file_of_another_cohort_is_refused(file):
+    file.open().close()
+    with pytest.raises(LedgerMismatch, match=r"is the ledger of 'people', not of 'others'"):
+        file.open(cohort="others")
+
+
+def test_a_ledger_knows_its_cohort(people):
     assert people.cohort() is None
     people.open().close()
     assert people.cohort() == people.read().cohort == "people"
-    with pytest.raises(LedgerMismatch, match=r"is the ledger of 'people', not of 'others'"):
-        people.open(cohort="others")
     for bad in ("", None, 5):
         with pytest.raises((InvalidArgument, TypeError), match="cohort"):
             people.open(cohort=bad)
@@ -357,17 +456,43 @@ def test_arguments_that_make_no_sense(people):
             identity(**change)
 
 
-def test_one_writer_at_a_time(people):
-    with people.open() as ledger:
+def test_one_writer_of_a_file_at_a_time(file):
+    with file.open() as ledger:
         ledger.register(identity())
         with pytest.raises(LedgerBusy):
-            people.open()
-        people.read()
+            file.open()
+        file.read()
     with pytest.raises(LedgerUnwritable, match="closed"):
         ledger.begin("first", 0)
-    ledger = people.open()
+    ledger = file.open()
     del ledger  # forgotten, not closed: others may write
-    people.open().close()
+    file.open().close()
+
+
+def test_of_two_workers_each_sees_what_the_other_charged(tmp_path):
+    """And what is refused in a transaction, or rolled back, was never written."""
+    people = SqlLedger(tmp_path)
+    one, two = people.open(budget=0.8), people.open()
+    for worker in (one, two):
+        worker.register(identity(passes=2))
+    one.begin("first", 0)
+    with pytest.raises(RecordsConsumed):
+        two.begin("first", 0)
+    two.begin("first", 1)
+    before = people.stored()
+
+    def cut_short():
+        with people.database.begin() as connection:
+            ledger = open_sql(connection, "people")
+            ledger.register(identity(passes=2))
+            ledger.begin("first", 2)
+            raise RuntimeError("power")
+
+    with pytest.raises(RuntimeError, match="power"):
+        cut_short()
+    assert people.stored() == before
+    assert people.read().runs["first"].next_step == 2
+    people.database.close()
 
 
 def test_a_run_is_known_by_its_day_and_no_time_of_day(begun):
@@ -386,10 +511,10 @@ def test_an_account_takes_no_nonsense():
             account.apply(again)
 
 
-def test_a_ledger_is_recognised_by_the_head_a_checkpoint_kept(people, tmp_path):
-    with people.open() as ledger:
+def test_a_ledger_is_recognised_by_the_head_a_checkpoint_kept(file, tmp_path):
+    with file.open() as ledger:
         head = ledger.head
-    people.open(head=head).close()
+    file.open(head=head).close()
     (tmp_path / "other").mkdir()
     with pytest.raises(LedgerError):
-        type(people)(tmp_path / "other").open(head=head)
+        FileLedger(tmp_path / "other").open(head=head)

@@ -70,6 +70,17 @@ def test_the_old_formula_was_on_the_wrong_side():
     assert below[1] == 0
 
 
+def test_a_formula_that_bounds_its_error_is_asked_for_it():
+    """Where mu is huge the formula has few digits: what it may be off by is in the answer."""
+    for mu, x in ((1e6, 3.0), (3e5, 20.0), (0.0021, 38.0), (1e-9, 30.0)):
+        epsilon = mu * (x + mu / 2)
+        log_delta, error = accounting._log_delta(mu, epsilon)
+        with mpmath.workdps(60):
+            truth = float(mpmath.log(exact_delta(mu, epsilon)))
+        assert abs(log_delta - truth) <= error
+        assert accounting._most(mu, epsilon) == log_delta + error
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.floats(-14, 3).map(lambda power: 10.0**power), st.floats(-14, -0.05), st.booleans())
 @example(1.4e-6, -7.0, True)
@@ -82,6 +93,13 @@ def test_epsilon_is_never_below_the_truth_for_any_mu(mu, power, close):
     assert exact_delta(mu, epsilon) <= delta
     if epsilon > 1e-3 * mu:
         assert exact_delta(mu, epsilon * (1 - 1e-6)) > delta * (1 - 1e-12)
+
+
+def test_an_answer_moves_until_it_is_enough():
+    """In steps of 1e-9 of itself, then twice that, and so on: a billionth more takes one step."""
+    assert accounting._until(lambda value: value >= 1.0, 1.0, +1) == 1.0
+    assert accounting._until(lambda value: value >= 1 + 5e-10, 1.0, +1) == 1 + 1e-9
+    assert 0.5 > accounting._until(lambda value: value <= 0.5, 1.0, -1) > 0.2
 
 
 @settings(max_examples=200, deadline=None)

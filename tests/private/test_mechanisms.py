@@ -11,8 +11,9 @@ import pytest
 
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.prefix import prefix_of
-from blindstep.private import mechanisms
+from blindstep.private import columns, mechanisms
 from blindstep.private.blt_table import TABLE
+from blindstep.private.columns import check_mechanism, matrix_of
 from blindstep.private.mechanisms import (
     BLT,
     MECHANISMS,
@@ -20,8 +21,6 @@ from blindstep.private.mechanisms import (
     Independent,
     Mechanism,
     SquareRoot,
-    check_mechanism,
-    matrix_of,
 )
 from blindstep.private.schedule import Schedule
 from blindstep.private.terms import Terms
@@ -141,7 +140,7 @@ def test_what_may_be_relied_on_is_what_is_declared_and_what_is_measured(name, st
     np.testing.assert_array_equal(relied.norms, mechanism.column_norms())
     np.testing.assert_array_equal(relied.counts, mechanism.column_counts())
     assert np.all(relied.norms >= np.linalg.norm(dense(name, steps), axis=0) * (1 - 1e-15))
-    measured = mechanisms._measured(mechanism)
+    measured = columns._measured(mechanism)
     assert np.all(measured.norms >= relied.norms)
     np.testing.assert_allclose(measured.norms, relied.norms, rtol=4e-13)
     np.testing.assert_array_equal(measured.counts, relied.counts)
@@ -223,15 +222,15 @@ def test_our_own_columns_are_not_taken_on_trust(monkeypatch):
         for steps in (1, 9, 1000):
             with monkeypatch.context() as patch:
                 patch.setattr(make, "scaling", lambda self, real=real: real(self) * (1 - 2e-12))
-                mechanisms._checked.cache_clear()
+                columns._checked.cache_clear()
                 with pytest.raises(InvalidArgument, match="columns longer than 1"):
                     check_mechanism(make(steps))
         with monkeypatch.context() as patch:
             patch.setattr(make, "coefficients", lambda self: -np.ones(self.steps))
-            mechanisms._checked.cache_clear()
+            columns._checked.cache_clear()
             with pytest.raises(InvalidArgument, match="coefficient that is not between 0 and 1"):
                 check_mechanism(make(5))
-    mechanisms._checked.cache_clear()
+    columns._checked.cache_clear()
 
 
 def test_what_cannot_be_measured_is_refused():

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from blindstep.errors import InvalidArgument, NoEntropy, SecretCopied
-from blindstep.private import accounting, lattice, noise
+from blindstep.private import accounting, lattice
 from blindstep.private import lattice as dg
 from blindstep.private.noise import (
     Keys,
@@ -219,7 +219,7 @@ def test_the_noise_of_a_release_is_a_function_of_key_and_number_alone():
 
 def test_releases_read_disjoint_parts_of_the_stream(monkeypatch):
     read, real = [], lattice.chacha20
-    monkeypatch.setattr(noise, "chacha20", lambda *args: read.append(real(*args)) or read[0])
+    monkeypatch.setattr(lattice, "chacha20", lambda *args: read.append(real(*args)) or read[0])
 
     def stream(key):
         lattice_noise(key, jnp.arange(8), 11)

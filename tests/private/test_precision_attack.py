@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from blindstep.optimize.prefix import prefix_of
+from blindstep.private.columns import matrix_of
 from blindstep.private.lattice import LARGEST, STD
-from blindstep.private.mechanisms import MECHANISMS, matrix_of
+from blindstep.private.mechanisms import MECHANISMS
 from gates import batches_of, block_of, make_gate, make_terms
 
 SIZE, PERIOD, NOISE = 400, 4, 0.7

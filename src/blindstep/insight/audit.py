@@ -29,7 +29,7 @@ from blindstep.insight.audit_runs import Trials, keys_needed, measured_costs, ru
 from blindstep.insight.audit_scene import Scene
 from blindstep.planning.plan import Plan
 from blindstep.private import accounting
-from blindstep.private.mechanisms import matrix_of
+from blindstep.private.columns import matrix_of
 from blindstep.private.noise import fresh_keys
 
 ATTACKS = ("many-runs", "one-run")

@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from blindstep.insight.audit_scene import Blocks, Scene
 from blindstep.planning.plan import Plan
-from blindstep.private.mechanisms import matrix_of
+from blindstep.private.columns import matrix_of
 
 _LANES = 64
 # Time profiles that are kept of the changed record's block, and of each other block.

@@ -1,6 +1,7 @@
 """What survives a crash: what a run has spent, where it stands, and the secrets it goes on with.
 
-Read in this order: `refusals`, `durable`, `sealed_json`, `journal`, `account`, `names`, `ledger` (all
-that is spent, charged before it is released); `checkpoint`, `packing`, `fingerprints`, `plan_file`,
-`storage` (where a run stands); `session` (both together, as the gate's port).
+Read in this order: `files` (bytes that are on the disk when a call returns), `journal`, `account`,
+`ledger` (all that is spent, charged before it is released), `fingerprints`, `checkpoint`, `storage`
+(where a run stands), `session` (both together, as the gate's port), `sharing` (the same over several
+processes), `data_ledger` (the ledger of a data file).
 """

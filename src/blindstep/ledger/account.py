@@ -36,7 +36,7 @@ class RunIdentity:
 
     run: str  # its name in this ledger
     plan: str  # fingerprint of its plan (`fingerprints.of_plan`)
-    data: str  # a name of its data that tells nothing about them (`names.data_id`)
+    data: str  # a name of its data that tells nothing about them (`fingerprints.data_id`)
     noise_key: str  # the name of its noise key in this ledger (`Ledger.name_of`)
     mu_per_pass: float  # what one pass costs (`Terms.mu_per_pass`)
     steps_per_pass: int  # releases in one pass
@@ -83,7 +83,7 @@ class Attempt:
     stop: int = 0  # the next step that was never begun under this key
     charges: dict[int, float] = field(default_factory=dict)  # mu of each pass that it touched
     replayed: int = 0  # how many steps were begun again, bit for bit, free of charge
-    # For steps whose answers came from outside, the name of these answers (`names.answers_id`).
+    # For steps whose answers came from outside, the name of these answers (`fingerprints.answers_id`).
     answers: dict[int, str] = field(default_factory=dict)
 
     @property

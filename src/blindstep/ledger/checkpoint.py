@@ -1,8 +1,8 @@
 """The checkpoint of a run: where it stands, and the secret state it goes on from.
 
 It is a directory of
-- `state-N.npz`: the arrays, *with the noise key*: whoever can read it can subtract the noise. Plain
-  NumPy, never pickle;
+- `state-N.npz`: state, memory, keys and secret fingerprints as named plain arrays, *with the noise
+  key*: whoever can read it can subtract the noise. Plain NumPy, never pickle;
 - `checkpoint.json`: which run, plan and data, how many steps are done, where the ledger stood, and
   the SHA-256 of the state and of itself;
 - `checkpoint.previous.json`, with a state of its own: the checkpoint before.
@@ -14,8 +14,6 @@ changed or swapped is refused; it is never repaired, and the previous checkpoint
 
 A checkpoint does not say what was spent. The ledger does, and the ledger decides whether a run may go
 on from here (`Ledger.open(head=meta.ledger)`, then `Ledger.begin`).
-
-What a checkpoint stores: a run's state, memory, keys and fingerprints as named plain arrays.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ class CheckpointMeta:
 
     run: str  # the run's name in the ledger
     plan: str  # fingerprint of its plan
-    data: str  # a name of its data that tells nothing about them (`names.data_id`)
+    data: str  # a name of its data that tells nothing about them (`fingerprints.data_id`)
     position: int  # steps done, and so the number of the next step
     ledger: Head  # where the ledger stood when the checkpoint was made
     unit: str = RECORD  # what its privacy is about (`Statement.unit`)
@@ -270,7 +268,7 @@ class Packed(NamedTuple):
     state: PyTree  # the driver's state: any pytree of arrays
     memory: Memory  # the gate's memory
     keys: Keys  # both keys of the run
-    secret: bytes  # under which the run's data and answers are named (`names`)
+    secret: bytes  # under which the run's data and answers are named (`fingerprints`)
     known: Fingerprints  # what must be the same when the run goes on, with the data's hash
     saved: Arrays  # the driver's own arrays, which may be answers
 

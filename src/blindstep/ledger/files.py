@@ -1,10 +1,8 @@
-"""Files whose bytes are on the disk when a call returns.
+"""Files whose bytes are on the disk when a call returns, and sealed JSON, which shows any changed byte.
 
 Errors are the operating system's own (OSError); the callers turn them into refusals.
 
-JSON objects that end with their own SHA-256, so that no byte of them can change unseen.
-
-A sealed object is one line of JSON. Its last member is the hash of the line without that member. The
+A sealed object is one line of JSON. Its last member is the SHA-256 of the line without that member. The
 hash covers bytes, not parsed values: a changed space is as visible as a changed number. It finds
 accidents (a failing disk, a torn write, a file of another run). It is no signature: whoever may write
 the file can also write the hash.

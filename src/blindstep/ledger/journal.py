@@ -144,6 +144,10 @@ class Entries(Protocol):
     path: str
     head: Head | None
 
+    def prepare(self) -> None:
+        """Make ready for the first `append`, once it is known that this is the right ledger."""
+        ...
+
     def append(self, body: dict[str, Any]) -> dict[str, Any]:
         """Add an entry and return it; what it announces must not happen unless it is durable."""
         ...

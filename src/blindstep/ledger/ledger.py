@@ -17,7 +17,7 @@ and never released), it cannot hide any. After a crash, a step that may have bee
   same records and *same loss values*. If a loss could answer otherwise the second time (people,
   chance, clocks), its answers must come from the checkpoint, saved before `begin`: the same noise
   on a different value would hand over the difference in the clear. There the ledger does not trust
-  the declaration: the entry names the answers (`names.answers_id`), and others are refused;
+  the declaration: the entry names the answers (`fingerprints.answers_id`), and others are refused;
 - or *charged again*: `register(..., recharge=True)` with a fresh noise key.
 
 It is never re-noised for free. The file holds no secret, no loss value, no record and no time of day.
@@ -86,44 +86,54 @@ class Ledger:
         Args:
             path: the file. Beside it come PATH.lock and, after a crash, PATH.torn-1.
             cohort: a name for the people whose records these are (no hash of their data: see
-                `names`). The ledger of another cohort is refused. Runs on the same people must share
-                a ledger, or what they spend is not added up.
+                `fingerprints`). The ledger of another cohort is refused. Runs on the same people must
+                share a ledger, or what they spend is not added up.
             budget: the largest mu that all runs together may spend. The ledger keeps it; it can be
                 lowered later, never raised. None: what the ledger says.
             head: where the ledger stood at the checkpoint. Give it whenever there is one: it shows
                 that a ledger was cut short, rolled back or mixed up.
         """
-        if not isinstance(cohort, str) or not cohort:
-            raise InvalidArgument(f"cohort must be a string, not empty, got {cohort!r}.")
-        budget = None if budget is None else positive("budget", budget, "give a mu above 0")
         account = Account()
         journal = Journal(os.fspath(path), account.apply, head)
         try:
-            if account.cohort not in (None, cohort):
-                raise LedgerMismatch(
-                    f"{journal.path} is the ledger of {account.cohort!r}, not of {cohort!r}: use the "
-                    "ledger of these people. If they are the same people, give the name that the "
-                    "ledger has."
-                )
-            if budget is not None and account.budget is not None and budget > account.budget:
-                raise LedgerMismatch(
-                    f"{journal.path} has a budget of mu = {account.budget:g}, asked for "
-                    f"{budget:g}: a budget can be lowered, never raised. Leave it out."
-                )
-            journal.prepare()
-            ledger = cls(journal, account)
-            if account.cohort is None:
-                first = {"kind": "ledger", "schema": SCHEMA, "id": os.urandom(16).hex()}
-                ledger._write({**first, "cohort": cohort})
-            if budget is not None and budget != account.budget:
-                ledger._write({"kind": "budget", "mu": budget})
+            return cls.on(journal, account, cohort=cohort, budget=budget)
         except BaseException:
             journal.close()
             raise
+
+    @classmethod
+    def on(
+        cls, journal: Entries, account: Account, *, cohort: str, budget: float | None = None
+    ) -> Ledger:
+        """The ledger that these entries keep, begun if there are none; `account` is what they say.
+
+        Refuses the ledger of another cohort, and a budget above the one that it has.
+        """
+        if not isinstance(cohort, str) or not cohort:
+            raise InvalidArgument(f"cohort must be a string, not empty, got {cohort!r}.")
+        budget = None if budget is None else positive("budget", budget, "give a mu above 0")
+        if account.cohort not in (None, cohort):
+            raise LedgerMismatch(
+                f"{journal.path} is the ledger of {account.cohort!r}, not of {cohort!r}: use the "
+                "ledger of these people. If they are the same people, give the name that the ledger "
+                "has."
+            )
+        if budget is not None and account.budget is not None and budget > account.budget:
+            raise LedgerMismatch(
+                f"{journal.path} has a budget of mu = {account.budget:g}, asked for {budget:g}: a "
+                "budget can be lowered, never raised. Leave it out."
+            )
+        journal.prepare()
+        ledger = cls(journal, account)
+        if account.cohort is None:
+            first = {"kind": "ledger", "schema": SCHEMA, "id": os.urandom(16).hex()}
+            ledger._write({**first, "cohort": cohort})
+        if budget is not None and budget != account.budget:
+            ledger._write({"kind": "budget", "mu": budget})
         return ledger
 
     def name_of(self, key: fingerprints.NoiseWords) -> str:
-        """The name of a noise key (`names`): always the same in this ledger, another elsewhere."""
+        """The name of a noise key (`fingerprints`): one in all of this ledger, another elsewhere."""
         return fingerprints.key_id(key, self.account.id)
 
     def admit(self, identity: RunIdentity, *, recharge: bool = False, past: bool = False) -> None:
@@ -198,7 +208,7 @@ class Ledger:
         Release only when this has returned. A pass is charged when its first step is begun. Steps
         begun before under the same key are refused, unless `replay` declares that they will be
         repeated bit for bit (see the module's text); other steps of the range are begun as usual.
-        `answers` names what a single step is released from (`names.answers_id`); a step that was
+        `answers` names what a single step is released from (`fingerprints.answers_id`); a step that was
         begun with other answers is refused in any case. `past` says that these steps were released
         and are only written down: they are charged even beyond the budget. Costs one fsync.
         """

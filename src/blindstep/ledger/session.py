@@ -96,7 +96,7 @@ class Session:
             seed: makes the keys of a fresh run; on resuming it must be the same one, or None.
             interval: says when to save.
             unit: what one record is, in the words of the privacy statement.
-            company: the processes of the run, if the driver has more to tell them.
+            group: the processes of the run, if the driver has more to tell them.
         """
         self._terms, self._plan, self._storage = terms, plan, storage
         self._interval, self.unit = interval or SavingInterval(), unit
@@ -107,8 +107,8 @@ class Session:
         self.state, self.position, self.saved = start, 0, Arrays()
         self.watch: Callable[[], None] | None = None
         self._memory = Gate.first_memory(terms)
-        self._company = group or ProcessGroup()
-        with self._company:
+        self._group = group or ProcessGroup()
+        with self._group:
             try:
                 self._begin(known, seed)
             except BaseException:
@@ -154,11 +154,11 @@ class Session:
                 f"step {first} is not next: {self.position} steps are done. Release in order, and "
                 "call `after` for each; a step that was interrupted goes on from the checkpoint."
             )
-        if answers is not None and self._company.number > 1:
-            self._company.require_alike({"answers": answers.tobytes().hex()})
+        if answers is not None and self._group.number > 1:
+            self._group.require_alike({"answers": answers.tobytes().hex()})
         if self._storage:
             steps = f"steps {first} to {first + count - 1}"
-            self._company.led(steps, lambda: self._charge(first, count, answers))
+            self._group.led(steps, lambda: self._charge(first, count, answers))
         self._charged = first + count
         self._notify()
 
@@ -218,11 +218,11 @@ class Session:
 
     def __exit__(self, *error: Any) -> None:
         self.close()
-        self._company.__exit__(*error)
+        self._group.__exit__(*error)
 
     def _begin(self, known: Callable[[], Fingerprints], seed: int | None) -> None:
         """Open the storage, or draw keys: in process 0, for all of them."""
-        group, several = self._company, self._company.number > 1
+        group, several = self._group, self._group.number > 1
         if self._storage or several:
             self._known, self._plan_id = known(), fingerprints.of_plan(self._plan)
         if several:

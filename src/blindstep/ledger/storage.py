@@ -1,6 +1,6 @@
-"""Where a run is kept, and how often it is saved.
+"""Where a run is kept, how often it is saved, and `plan.json`, its plan for people to read.
 
-`plan.json` in a run directory: the plan, for people to read. The checkpoint has its fingerprint.
+A checkpoint holds the fingerprint of that plan.
 """
 
 from __future__ import annotations

@@ -33,11 +33,9 @@ from scipy.special import erfcx, log_ndtr, ndtr
 from blindstep.errors import InvalidArgument, positive, probability
 
 RECORD, PERSON = "one record", "one person"  # whose mu it is; parentheses may explain it
-# By this share answers are moved to the safe side at once. It covers root finding and exponentials, and
-# nearly always the error of the formula too.
+# Answers are moved to the safe side by this share at once; it covers root finding and exponentials.
 _SAFE = 1e-9
-# Above _MOST the exponent epsilon + log Phi(...) has lost its digits; below _LEAST nothing can be
-# learned.
+# Above _MOST the exponent epsilon + log Phi(...) has no digits left; below _LEAST nothing is learned.
 _LEAST, _MOST = 1e-7, 1e6
 # Up to this mu Simpson's rule is used.
 _SIMPSON = 0.002
@@ -103,11 +101,6 @@ def _until(enough: Callable[[float], bool], value: float, sign: int) -> float:
     return value
 
 
-def _log_target(delta: float) -> float:
-    """log delta, rounded down."""
-    return math.log(delta) * (1 + 2.0**-50)
-
-
 def delta(mu: float, epsilon: float) -> float:
     """The smallest delta at which mu-Gaussian-DP gives (epsilon, delta)-DP.
 
@@ -147,7 +140,7 @@ def epsilon(mu: float, delta: float, slack: float = 0.0) -> float:
 
 
 def _epsilon(mu: float, delta: float) -> float:
-    target = _log_target(delta)
+    target = math.log(delta) * (1 + 2.0**-50)  # rounded down
     if _most(mu, 0.0) <= target:
         return 0.0
     # Above this point even the first term of the formula alone is below delta.
@@ -176,7 +169,7 @@ def mu_for_epsilon(epsilon: float, delta: float) -> float:
                 f"epsilon = {epsilon:g} at delta = {delta:g} needs a mu below {_LEAST:g}: nothing can "
                 "be learned with so little. Give a larger epsilon or delta."
             )
-    target, root = _log_target(delta), _root(over, low, high)
+    target, root = math.log(delta) * (1 + 2.0**-50), _root(over, low, high)
     return _until(lambda mu: _most(mu, epsilon) <= target, root * (1 - _SAFE), -1)
 
 

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int, PyTree, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from blindstep.errors import HorizonExceeded, InvalidArgument
 from blindstep.private.clip import clip, unit_of
@@ -203,14 +203,13 @@ def release_records(
     permit: Permit,
     memory: Memory,
     kind: Kind,
-    data: PyTree,
-    vector: Callable[[PyTree], Float[Array, "some size"]],
+    data: Any,
+    vector: Callable[[Any], Float[Array, "some size"]],
     held: int,
 ) -> tuple[Memory, Float[Array, " size"]]:
-    """A release from rows of the data: `vector` makes a vector of each record that it is given.
+    """A release from rows of the data, a pytree of arrays: `vector` makes a vector of each record.
 
-    `held` is how many numbers a record takes up meanwhile: it decides how many records are evaluated
-    per call.
+    `held`, how many numbers a record takes up meanwhile, decides how many are evaluated per call.
 
     Guarantee: that of `Permit.release`. The data has a row for each record, or nothing is released.
     """
@@ -231,17 +230,14 @@ def release_answers(
 ) -> tuple[Memory, Float[Array, " size"]]:
     """A release from answers, one row for each record of the batch, in the batch's order.
 
-    Guarantee: that of `Permit.release`. There are as many answers as the batch has records, or nothing
-    is released.
+    Guarantee: that of `Permit.release`. As many answers as records, or nothing is released.
     """
     size = _batch_size(permit.terms, kind, answers[:1].size)
-    contributions = Contributions(
-        size, lambda _, places: vector(answers[places]), answers=len(answers)
-    )
-    return permit.release(memory, kind, contributions)
+    given = Contributions(size, lambda _, at: vector(answers[at]), answers=len(answers))
+    return permit.release(memory, kind, given)
 
 
-def number_of_rows(data: PyTree) -> int | None:
+def number_of_rows(data: Any) -> int | None:
     """The rows that all arrays of `data` have; None without an array."""
     return min((leaf.shape[0] for leaf in jax.tree.leaves(data)), default=None)
 

@@ -1,28 +1,28 @@
-"""ChaCha20 (RFC 8439): the key stream that secret noise is made of.
+"""Lattice noise: whole numbers from a discrete Gaussian, made of a secret key's ChaCha20 stream.
 
-The state of a block is 16 words, a 4 x 4 matrix. A round works on its columns, the next one on its
-diagonals. Two programs give the same integers: a loop over all blocks at once, and for a graphics
-card a kernel in which each thread keeps its blocks in registers from the first round to the last.
+*The stream* is ChaCha20 (RFC 8439). The state of a block is 16 words, a 4 x 4 matrix. A round works on
+its columns, the next one on its diagonals. Two programs give the same integers: a loop over all blocks
+at once, and a kernel for graphics cards in which each thread keeps its blocks in registers from the
+first round to the last.
 
-Discrete Gaussian noise: integers z with P(z) proportional to exp(-z^2 / (2 S^2)), S near 2^18.
-
-Two small draws make a large one. Let a, b be discrete Gaussians on the integers of width
-sigma = 2^10, from one table, and K = 2^8. Then z = K a + b is a discrete Gaussian of width S,
-S^2 = (K^2 + 1) sigma^2, almost exactly (the convolution of lattice Gaussians: Peikert 2010;
-Micciancio & Walter 2017). Here by hand: by Poisson summation, for every centre c and width w >= 1,
+*The law* is P(z) proportional to exp(-z^2 / (2 S^2)) on the integers, with S near 2^18. Two small draws
+make a large one. Let a, b be discrete Gaussians on the integers of width sigma = 2^10, from one table,
+and K = 2^8. Then z = K a + b is a discrete Gaussian of width S, S^2 = (K^2 + 1) sigma^2, almost exactly
+(the convolution of lattice Gaussians: Peikert 2010; Micciancio & Walter 2017). Here by hand: by Poisson
+summation, for every centre c and width w >= 1,
 
     sum over integers a of exp(-(a - c)^2 / (2 w^2)) = w sqrt(2 pi) (1 + e),
     |e| <= E(w) = 2.1 exp(-2 pi^2 w^2).                                                        (1)
 
 Completing the square, exp(-a^2 / 2 sigma^2 - (z - K a)^2 / 2 sigma^2) is exp(-z^2 / 2 S^2) times
-exp(-(a - c z)^2 / 2 w^2) with w = sigma / sqrt(K^2 + 1) = 3.99997; so by (1) the probability of every
-z is that of the discrete Gaussian up to a factor (1 + E) / (1 - E), E = E(w) < 1e-136.
+exp(-(a - c z)^2 / 2 w^2) with w = sigma / sqrt(K^2 + 1) = 3.99997. So by (1) the probability of every z
+is that of the discrete Gaussian up to a factor (1 + E) / (1 - E), E = E(w) < 1e-136.
 
-The table is exact: 2^15 whole-number weights that sum to 2^192, drawn from by the alias method
-(Walker 1977) with 192 bits of ChaCha20 for each of a and b. The number and kind of operations is the
-same for every draw, one table row is read; the distribution is the table's, to the last bit. The
-table differs from the discrete Gaussian by rounding each weight (total variation at most 2^-178) and
-by leaving out |a| >= 2^14 (16 sigma, 2^-189).
+*The table* is exact: 2^15 whole-number weights that sum to 2^192, drawn from by the alias method
+(Walker 1977) with 192 bits of the stream for each of a and b. The number and kind of operations is the
+same for every draw, and one table row is read. The distribution is the table's, to the last bit. The
+table differs from the discrete Gaussian by rounding each weight (total variation at most 2^-178) and by
+leaving out |a| >= 2^14 (16 sigma, 2^-189).
 
 Guarantee: one coordinate's noise is within total variation `DISTANCE` = 2^-175 of the discrete
 Gaussian of variance `VARIANCE`: 2 (2^-178 + 2^-189) and twice 1e-136 are less than half of that.

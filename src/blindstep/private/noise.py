@@ -98,11 +98,10 @@ def second_seed(seed: int | None, use: str = "") -> int | None:
     """The seed of another gate in the same call; `use` tells several of them apart.
 
     Two gates must not draw the same noise: the difference of their releases would hold none. Without a
-    seed each draws its own keys from the operating system, and this is None.
+    seed each takes its own keys from the operating system, and this is None.
 
-    Guarantee: a seed of 128 bits of SHA-256 of `seed` and `use`. Two pairs of these, or a pair and a
-    user's seed, give the same one with a probability of 2^-128, unless somebody chose the seed for it.
-    Whoever knows the first seed knows this one: both runs say that they are seeded.
+    Guarantee: 128 bits of SHA-256 of `seed` and `use`. So two gates share a seed with probability
+    2^-128, unless somebody chose the seed for it. Both are as secret as the seed, and both say so.
     """
     if seed is None:
         return None
@@ -126,8 +125,8 @@ def lattice_noise(
 ) -> Float[Array, "*many size"]:
     """The noise of release number `release`: `size` whole numbers, held exactly in float64.
 
-    Guarantee: each is within total variation `discrete_gaussian.DISTANCE` of the discrete Gaussian
-    of standard deviation `discrete_gaussian.STD`. Distinct releases are distinct nonces and read
+    Guarantee: each is within total variation `lattice.DISTANCE` of the discrete Gaussian
+    of standard deviation `lattice.STD`. Distinct releases are distinct nonces and read
     disjoint parts of the ChaCha20 stream, so to anyone without the key they are independent.
     """
     release = jnp.asarray(release).astype(jnp.uint32)

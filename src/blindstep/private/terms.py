@@ -24,8 +24,9 @@ from jaxtyping import Float
 
 from blindstep.errors import InvalidArgument, positive
 from blindstep.private.clip import Scalar, check_fits
+from blindstep.private.columns import check_mechanism
 from blindstep.private.lattice import DISTANCE, LARGEST, STD, VARIANCE
-from blindstep.private.mechanisms import Mechanism, check_mechanism
+from blindstep.private.mechanisms import Mechanism
 from blindstep.private.schedule import Kind, Schedule
 
 # The Gaussian that may be claimed, as a share of noise_std: sqrt(S^2 - tau^2) / S with tau = 4,

@@ -8,7 +8,6 @@ and chained as in a file: one that was changed or taken out is found when the le
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,9 +16,9 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from blindstep.errors import BudgetExceeded, LedgerMismatch
+from blindstep.errors import BudgetExceeded
 from blindstep.ledger import fingerprints
-from blindstep.ledger.account import ROUNDING, SCHEMA, Account, RunAccount, RunIdentity
+from blindstep.ledger.account import ROUNDING, Account, RunAccount, RunIdentity
 from blindstep.ledger.files import seal, unseal
 from blindstep.ledger.journal import NOTHING_BEFORE, Head, scan
 from blindstep.ledger.ledger import Ledger
@@ -39,6 +38,9 @@ class SqlJournal:
         rows = connection.execute(lines.order_by(schema.ledger.c.number)).scalars().all()
         content = "".join(f"{line}\n" for line in rows).encode("ascii")
         self.head: Head | None = scan(self.path, content, account.apply).head
+
+    def prepare(self) -> None:
+        """Nothing to do: the transaction has begun."""
 
     def append(self, body: dict[str, Any]) -> dict[str, Any]:
         """Add a line and return its entry. It is durable when the transaction is."""
@@ -66,17 +68,7 @@ def open_ledger(connection: Connection, cohort: str, budget: float | None = None
     """
     account = Account()
     journal = SqlJournal(connection, cohort, account)
-    if account.cohort is None:
-        first = {"kind": "ledger", "schema": SCHEMA, "id": os.urandom(16).hex(), "cohort": cohort}
-        account.apply(journal.append(first))
-    if budget is not None and budget != account.budget:
-        if account.budget is not None and budget > account.budget:
-            raise LedgerMismatch(
-                f"{journal.path} has a budget of mu = {account.budget:g}, asked for {budget:g}: a "
-                "budget can be lowered, never raised. Leave it out."
-            )
-        account.apply(journal.append({"kind": "budget", "mu": budget}))
-    return Ledger(journal, account)
+    return Ledger.on(journal, account, cohort=cohort, budget=budget)
 
 
 def read_account(connection: Connection, cohort: str) -> Account:
