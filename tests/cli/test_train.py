@@ -108,8 +108,8 @@ def planned(folder, monkeypatch, *options, fixed=OPTIONS):
     """The choices that a command leads to, without a run."""
     seen = {}
 
-    def stop(*given, plan, **rest):
-        seen["plan"], seen["rest"] = plan, rest
+    def stop(*given, method, **rest):
+        seen["plan"], seen["rest"] = method, rest
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "minimize", stop)
@@ -263,7 +263,7 @@ def test_a_refusal_comes_before_anything_is_spent(folder, options, says):
 
 
 @pytest.mark.parametrize(
-    "option", ["lipschitz", "gap", "clip", "horizon", "batch", "smoothing", "reach"]
+    "option", ["lipschitz", "gap", "clip", "horizon", "first-batch", "smoothing", "reach"]
 )
 def test_what_only_a_run_with_a_radius_has_is_refused_without(folder, option):
     done = train(f"--{option}", "2", fixed=ALONE)

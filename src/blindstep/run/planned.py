@@ -32,6 +32,9 @@ from blindstep.private.statement import Privacy
 from blindstep.processes.jax_group import ProcessGroup
 
 
+_NOWHERE = storage.Storage()
+
+
 @dataclass(frozen=True)
 class Call:
     """What a driver was asked for, besides the loss, the start and the data."""
@@ -39,7 +42,7 @@ class Call:
     privacy: Privacy | None = None
     method: Method | Plan | None = None
     people: People | None = None
-    storage: storage.Storage = storage.Storage()
+    storage: storage.Storage = _NOWHERE
     seed: int | None = None
     progress: bool | None = None
     rehearse: bool = True
