@@ -86,7 +86,7 @@ def test_identifiers_are_read_from_every_kind_of_file(folder, monkeypatch, data)
     seen = {}
 
     def stop(loss, params, data, *, people, method, **rest):
-        seen.update(data=data, people=people, rows=rows, plan=plan)
+        seen.update(data=data, people=people, method=method)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "minimize", stop)
@@ -96,7 +96,9 @@ def test_identifiers_are_read_from_every_kind_of_file(folder, monkeypatch, data)
     for name, column in COLUMNS.items():
         np.testing.assert_array_equal(seen["data"][name], column)
     order = np.unique(PEOPLE if "number" in data else NAMES, return_inverse=True)[1]
-    np.testing.assert_array_equal(np.unique(seen["people"], return_inverse=True)[1], order)
+    np.testing.assert_array_equal(
+        np.unique(seen["people"].identifiers, return_inverse=True)[1], order
+    )
     assert (seen["method"].records, seen["people"].rows) == (400, 3)
     assert "with at most 3 of their rows" in " ".join(done.stderr.split())
 

@@ -20,7 +20,8 @@ from blindstep.optimize.prefix import prefix_of
 from blindstep.planning.estimates import Values
 from blindstep.planning.method import Method, Problem, field_types, words_of
 from blindstep.planning.plan import Plan, finished
-from blindstep.private.mechanisms import MECHANISMS, Mechanism, matrix_of
+from blindstep.private.columns import matrix_of
+from blindstep.private.mechanisms import MECHANISMS, Mechanism
 from driver_runs import DATA, run, same
 
 PRIVACY = bs.Privacy(mu=1.0)

@@ -31,7 +31,6 @@ from blindstep.planning.planner import require_method
 from blindstep.private.statement import Privacy
 from blindstep.processes.jax_group import ProcessGroup
 
-
 _NOWHERE = storage.Storage()
 
 
