@@ -1,6 +1,6 @@
 """The votes of `benchmarks.utility`: 20 weights of a recommender, 200,000 people, two votes each.
 
-The people are those of the demo (`blindstep.insight.demo.votes`). A score is 100 times the satisfaction
+The people are those of the demo (`examples/demo/votes.py`). A score is 100 times the satisfaction
 of 50,000 others. A trial asks a crowd of another taste than the runs that count.
 
 Nobody can differentiate a person, but the recommender is ours. First order is therefore the *policy
@@ -22,6 +22,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from examples.demo import votes
 from jaxtyping import Float
 
 import blindstep as bs
@@ -38,7 +39,6 @@ from benchmarks.utility_methods import (
     places,
 )
 from benchmarks.utility_problems import Units
-from blindstep.insight.demo import votes
 
 NAME = "votes"
 DELTA = 1e-7

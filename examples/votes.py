@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import argparse
 
+from demo.votes import WEIGHTS, Crowd, start
+
 import blindstep as bs
-from blindstep.insight.demo.votes import WEIGHTS, Crowd, start
 
 
 def run(

@@ -40,7 +40,7 @@ CLIP, SCHEDULE, MECHANISMS, NOISE, LATTICE = (
 TERMS, GATE, ACCOUNTING, STATEMENT, COLUMNS = (
     f"private/{name}.py" for name in ("terms", "gate", "accounting", "statement", "columns")
 )
-LEDGER, SESSION, SHARING = (f"ledger/{name}.py" for name in ("ledger", "session", "sharing"))
+LEDGER, SESSION, SHARING = (f"ledger/{name}.py" for name in ("ledger", "session", "storage"))
 GROUP = "processes/jax_group.py"
 
 

@@ -349,8 +349,9 @@ def by_torch(_: bs.Plan) -> tuple[list[Walk], Walk]:
 
 def by_service(_: bs.Plan) -> tuple[list[Walk], Walk]:
     """The service: an answer is sealed into its database, and comes back when its step closes."""
-    from blindstep.serve import closing, design, voting
     from blindstep.serve.config import Settings
+
+    from blindstep.serve import closing, design, voting
     from blindstep.serve.database import Database
     from blindstep.serve.keys import Address, Secrets
     from blindstep.serve.spec import StudySpec

@@ -19,11 +19,11 @@ from benchmarks.data import Split
 from benchmarks.problems import Problem
 from benchmarks.utility_methods import BLINDSTEP, FREE, METHODS, Contest, Entrant
 from benchmarks.utility_votes import VoteSetting
+from examples.demo import votes
 from scipy import stats
 
 import blindstep as bs
 from blindstep.errors import InvalidArgument
-from blindstep.insight.demo import votes
 
 pytestmark = pytest.mark.slow  # of the benchmarks, not of the library
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from blindstep.errors import InvalidArgument
-from blindstep.estimate import chunks
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.gradients import COST, GradientEstimator, vectors_of_loss
 from blindstep.estimate.vectors import LARGEST, Query

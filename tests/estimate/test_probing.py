@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference
-from blindstep.estimate import chunks, draws
+from blindstep.estimate import draws, estimators
 from blindstep.estimate.bounds import Bounds
-from blindstep.estimate.chunks import Chunk
 from blindstep.estimate.directions import Sphere, join
-from blindstep.estimate.estimators import Query, Sharing, ValueEstimator
+from blindstep.estimate.estimators import Chunk, Query, Sharing, ValueEstimator
 from blindstep.estimate.frames import Haar, Structured
 from blindstep.estimate.probing import probe_points, probing_of_answers, probing_of_loss
 from blindstep.private.schedule import Kind
@@ -234,7 +233,7 @@ def test_the_program_for_an_accelerator_gives_the_same_vectors(sharing, monkeypa
 
 @given(st.integers(1, 5000), st.integers(0, 6000))
 def test_equal_parts_hold_everything_and_waste_little(total, most):
-    size = chunks.even_part(total, most)
+    size = estimators.even_part(total, most)
     parts = -(-total // size)
     assert 1 <= size <= max(1, most)
     assert parts * size - total < min(size, parts)
@@ -243,9 +242,9 @@ def test_equal_parts_hold_everything_and_waste_little(total, most):
 @every_sharing
 @pytest.mark.parametrize(("dim", "number"), [(7, 7), (826, 256), (100_180, 64), (10**6, 3)])
 def test_a_chunk_is_bounded_whatever_the_batch(sharing, dim, number):
-    estimator, most = make(sharing, dim, number), chunks.limits().memory
+    estimator, most = make(sharing, dim, number), estimators.limits().memory
     for batch in (1, 100, 10**6):
-        chunk = chunks.chunk_for(estimator, batch, 40)
+        chunk = estimators.chunk_for(estimator, batch, 40)
         assert chunk.drawn % chunk.records == 0
         sets = 1 if estimator.shared else chunk.records
         assert sets * chunk.directions * 3 * dim <= max(most, 3 * dim)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import blindstep as bs
-from blindstep.insight.certificate.search import shortest_in_hull
+from blindstep.insight.certificate_search import shortest_in_hull
 
 RADIUS = 0.1
 ONE = np.zeros((1, 1))

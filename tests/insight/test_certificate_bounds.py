@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import binom
 
 import blindstep as bs
-from blindstep.insight.certificate import private
-from blindstep.insight.certificate.private import release_gradient
-from blindstep.insight.certificate.search import bernstein, gaussian_combination, stratified_error
+from blindstep.insight import certificate_private as private
+from blindstep.insight.certificate_private import release_gradient
+from blindstep.insight.certificate_search import bernstein, gaussian_combination, stratified_error
 from blindstep.ledger.ledger import read_ledger
 from blindstep.losses.evaluators import CompiledLoss
 from blindstep.losses.pytrees import ParameterSpace

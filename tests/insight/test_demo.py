@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from examples.demo import digits, votes
 from typer.testing import CliRunner
 
-from blindstep.cli import app
-from blindstep.insight.demo import digits, votes
+from blindstep.cli import app, demo
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +25,12 @@ def stories():
 @pytest.fixture
 def invoke(stories, tmp_path, monkeypatch):
     """The command, given these stories."""
-    monkeypatch.setattr(votes, "tell", lambda say: stories[0])
-    monkeypatch.setattr(digits, "tell", lambda say: stories[1])
+    told = (
+        SimpleNamespace(tell=lambda say: stories[0]),
+        SimpleNamespace(tell=lambda say: stories[1]),
+    )
+    found = SimpleNamespace(votes=told[0], digits=told[1])
+    monkeypatch.setattr(demo, "load_demo", lambda: found)
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: CliRunner().invoke(app, ["demo", *arguments])
 
@@ -85,3 +90,9 @@ def test_the_digits_are_whole():
     assert len(unseen.label) == 360
     assert np.abs(images.pixels).max() == 1
     assert set(images.label.tolist()) == set(range(10))
+
+
+def test_the_command_finds_the_stories_of_a_checkout():
+    found = demo.load_demo()
+    assert found.votes.ITEMS == votes.ITEMS
+    assert len(found.digits.load()[0].label) == 1437

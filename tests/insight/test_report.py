@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 import blindstep as bs
 from blindstep.cli import app
-from blindstep.insight.report import content, report_run_directory
-from blindstep.insight.report.content import noise_norms
-from blindstep.insight.report.figures import _binned
-from blindstep.insight.report.markup import rounded, rounded_up, scientific, text
+from blindstep.insight import report_content as content
+from blindstep.insight.report import report_run_directory
+from blindstep.insight.report_content import noise_norms
+from blindstep.insight.report_markup import _binned, rounded, rounded_up, scientific, text
 from blindstep.private.statement import SECRECY, SEEDED
 from driver_runs import DATA, HORIZON, STEPS, cut_after, run
 from losses import capped_distance, capped_distance_numpy

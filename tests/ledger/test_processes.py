@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from blindstep.errors import BudgetExceeded, InvalidArgument, LedgerBusy, ProcessLost
-from blindstep.ledger import fingerprints, sharing
+from blindstep.ledger import fingerprints, storage
 from blindstep.ledger.checkpoint import Checkpoint
 from blindstep.ledger.ledger import Ledger, read_ledger
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.private.statement import Privacy
 from blindstep.processes import jax_group
-from blindstep.processes.jax_group import ProcessGroup
+from blindstep.processes.jax_group import JaxGroup
 from companies import Cluster, alone
 from session_helpers import DATA, PLAN, Killed, begin, files, go_on, kill, loss, same, start, terms
 
@@ -46,7 +46,7 @@ def test_what_process_0_makes_is_everywhere_and_it_alone_makes_it(cluster):
     made = []
 
     def do(rank):
-        return ProcessGroup().led("plan", lambda: made.append(rank) or {"steps": 3})
+        return JaxGroup().led("plan", lambda: made.append(rank) or {"steps": 3})
 
     assert cluster.both(do) == [{"steps": 3}] * 2
     assert made == [0]
@@ -56,7 +56,7 @@ def test_all_raise_what_process_0_raises(cluster):
     def refuse():
         raise BudgetExceeded("nothing is left")
 
-    errors = cluster.both(lambda rank: ProcessGroup().led("open", refuse))
+    errors = cluster.both(lambda rank: JaxGroup().led("open", refuse))
     assert kinds(errors) == [(BudgetExceeded, "nothing is left")] * 2
 
 
@@ -66,7 +66,7 @@ def test_of_an_error_that_is_not_ours_the_others_learn_that_it_was_there(cluster
     def fail():
         raise KeyError("Ada, born 1815")
 
-    mine, other = cluster.both(lambda rank: ProcessGroup().led("open", fail))
+    mine, other = cluster.both(lambda rank: JaxGroup().led("open", fail))
     assert isinstance(mine, KeyError)
     assert "start all processes again" in mine.__notes__[0]
     assert isinstance(other, ProcessLost)
@@ -76,7 +76,7 @@ def test_of_an_error_that_is_not_ours_the_others_learn_that_it_was_there(cluster
 
 def test_where_processes_meet_one_that_stopped_stops_all(cluster):
     def do(rank):
-        with ProcessGroup() as group:
+        with JaxGroup() as group:
             if rank == 1:
                 raise InvalidArgument("no such file")
             group.gather("data", np.zeros(3))
@@ -90,7 +90,7 @@ def test_a_word_about_another_step_does_not_count(cluster):
 
     def do(rank):
         step = "steps 2 to 3" if rank == 0 else "steps 4 to 5"
-        ProcessGroup().led(step, lambda: None)
+        JaxGroup().led(step, lambda: None)
         released.append(rank)
 
     _, error = cluster.both(do)
@@ -100,7 +100,7 @@ def test_a_word_about_another_step_does_not_count(cluster):
 
 def test_no_word_is_heard_in_another_company(cluster):
     def do(rank):
-        first, second = ProcessGroup(), ProcessGroup()
+        first, second = JaxGroup(), JaxGroup()
         for group in (second, first) if rank == 0 else (first, second):
             group.led("same", lambda group=group: 1 if group is first else 2)
         return first.led("after", lambda: "first"), second.led("after", lambda: "second")
@@ -110,8 +110,8 @@ def test_no_word_is_heard_in_another_company(cluster):
 
 def test_words_are_swept_away_when_all_have_heard_them(cluster):
     def do(rank):
-        ProcessGroup().led("one", lambda: 1)
-        group = ProcessGroup()
+        JaxGroup().led("one", lambda: 1)
+        group = JaxGroup()
         group.led("two", lambda: 2)
         group.gather("meet", np.zeros(1))
         group.led("three", lambda: 3)
@@ -126,7 +126,7 @@ def test_without_process_0_nobody_goes_on(cluster):
         if rank == 0:
             cluster.lose()
             return None
-        return ProcessGroup().led("steps 0 to 2", lambda: None)
+        return JaxGroup().led("steps 0 to 2", lambda: None)
 
     gone = "process 1 does not reach process 0 any more, and does not go on without it: start all"
     with pytest.raises(ProcessLost, match=gone):
@@ -136,7 +136,7 @@ def test_without_process_0_nobody_goes_on(cluster):
 def test_processes_that_are_not_connected_are_told_how(monkeypatch):
     monkeypatch.setattr(jax_group.jax, "process_count", lambda: 2)
     with pytest.raises(InvalidArgument, match=r"2 processes, .* call jax\.distributed\.initialize"):
-        ProcessGroup().led("open", lambda: None)
+        JaxGroup().led("open", lambda: None)
 
 
 def test_a_long_wait_is_told_and_goes_on(cluster, monkeypatch):
@@ -153,7 +153,7 @@ def test_a_long_wait_is_told_and_goes_on(cluster, monkeypatch):
         told.set()
 
     monkeypatch.setattr(jax_group.warnings, "warn", warn)
-    assert cluster.both(lambda rank: ProcessGroup().led("open", slowly)) == [5, 5]
+    assert cluster.both(lambda rank: JaxGroup().led("open", slowly)) == [5, 5]
 
 
 # -- shares ----------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_shares_keep_every_bit(cluster):
 
     def do(rank):
         like = given if rank == 0 else [np.ones_like(array) for array in given]
-        return ProcessGroup().share("state", like)
+        return JaxGroup().share("state", like)
 
     for shared in cluster.both(do):
         for one, two in zip(shared, given, strict=True):
@@ -179,9 +179,7 @@ def test_shares_keep_every_bit(cluster):
 
 def test_each_thing_that_must_be_alike_is_named(cluster):
     errors = cluster.both(
-        lambda rank: ProcessGroup().require_alike(
-            {"plan": "p", "params": str(rank), "data": str(rank)}
-        )
+        lambda rank: JaxGroup().require_alike({"plan": "p", "params": str(rank), "data": str(rank)})
     )
     text = "process 1 does not have the params of process 0: give all processes the same."
     assert kinds(errors) == [(InvalidArgument, f"{text} Nothing was released.")] * 2
@@ -205,7 +203,7 @@ def test_processes_that_were_given_something_else_are_refused(cluster, name, oth
     if "known" in other:
         other = {"known": replace(known, **{other["known"]: "a" * 64})}
     errors = cluster.both(
-        lambda rank: sharing.agree(ProcessGroup(), **(same if rank == 0 else same | other))
+        lambda rank: storage.agree(JaxGroup(), **(same if rank == 0 else same | other))
     )
     assert len(set(kinds(errors))) == 1
     with pytest.raises(InvalidArgument, match=f"process 1 does not have the {name} of process 0"):
@@ -221,9 +219,7 @@ def test_the_environment_is_that_of_all_processes(cluster):
 
         def do(rank):
             own = replace(known, environment=environments[rank])
-            return sharing.agree(
-                ProcessGroup(), own, "p", "one record", Storage(), None
-            ).environment
+            return storage.agree(JaxGroup(), own, "p", "one record", Storage(), None).environment
 
         one, two = cluster.both(do)
         cluster.words.clear()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import blindstep as bs
-from blindstep.estimate import chunks
+from blindstep.estimate import estimators
 from losses import capped_distance
 from plans import plan_of
 
@@ -31,7 +31,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_a_run_is_the_same_on_an_accelerator(monkeypatch, name):
     # Groups of a few steps, so that 12 steps are several of them.
-    few = dataclasses.replace(chunks._ACCELERATOR, drawn=8 * PLANS[name]["directions"] * DIM)
+    few = dataclasses.replace(estimators._ACCELERATOR, drawn=8 * PLANS[name]["directions"] * DIM)
     monkeypatch.setattr(chunks, "_ACCELERATOR", few)
     plan = plan_of(
         records=120,

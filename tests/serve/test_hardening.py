@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindstep.cli import app as commands
-from blindstep.serve import design, writer
+from blindstep.serve import design, voting
 from blindstep.serve.studies import Studies
 from serving import SECRETS, SPEC, spec
 
@@ -32,7 +32,7 @@ def test_a_study_at_the_end_of_numbers_is_made_or_refused_and_others_go_on(clien
 def test_an_error_after_the_transaction_is_one_refusal(client, monkeypatch):
     study = made(client).json()["id"]
     with monkeypatch.context() as broken:
-        broken.setattr(writer, "_shown", lambda *_: 1 / 0)
+        broken.setattr(voting, "_shown", lambda *_: 1 / 0)
         assert ask(client, study, "anna").status_code == 503
     assert ask(client, study, "anna").json()["status"] == "asked"
 

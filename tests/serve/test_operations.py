@@ -19,10 +19,10 @@ from blindstep.cli import app
 from blindstep.errors import InvalidArgument, SecretCopied
 from blindstep.serve import Client, Refused, keys, schema
 from blindstep.serve.access import Access
-from blindstep.serve.config import Settings
 from blindstep.serve.database import Database, SchemaUnknown
 from blindstep.serve.keys import Secrets
 from blindstep.serve.observe import JsonLines
+from blindstep.serve.service import Settings
 from serving import SECRETS, Bench, fresh_settings, spec
 
 
@@ -165,7 +165,7 @@ def test_the_commands_make_tokens_migrate_and_restore(tmp_path, monkeypatch):
 
 
 def test_without_the_extra_the_command_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "blindstep.serve.config", None)
+    monkeypatch.setitem(sys.modules, "blindstep.serve.service", None)
     said = CliRunner().invoke(app, ["serve"])
     assert said.exit_code == 2
     assert "pip install 'blindstep[serve]'" in said.stderr

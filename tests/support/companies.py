@@ -30,8 +30,8 @@ class Cluster:
         monkeypatch.setattr(jax, "process_index", lambda: self._own.rank)
         monkeypatch.setattr(jax_group, "_store", lambda: self)
         monkeypatch.setattr(jax_group, "multihost_utils", self)
-        monkeypatch.setattr(jax_group, "_companies", self)
-        monkeypatch.setattr(jax_group.ProcessGroup, "_swept", 0)
+        monkeypatch.setattr(jax_group, "_groups", self)
+        monkeypatch.setattr(jax_group.JaxGroup, "_swept", 0)
 
     def both(self, do):
         """What `do(rank)` gives, or raises, in each of two threads."""
@@ -102,5 +102,5 @@ def alone(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(jax, "process_count", lambda: 1)
         patch.setattr(jax, "process_index", lambda: 0)
-        patch.setattr(jax_group, "_companies", itertools.count())
+        patch.setattr(jax_group, "_groups", itertools.count())
         yield

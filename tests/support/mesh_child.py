@@ -11,7 +11,7 @@ import blindstep as bs
 from blindstep.ledger import fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
-from blindstep.losses import mesh
+from blindstep.losses import pytrees
 from blindstep.losses.pytrees import ParameterSpace
 from plans import plan_of
 
@@ -93,7 +93,7 @@ def every_layout(folder):
         for plan in PLANS if name == "plain" else ["own"]:
             out[f"{plan}-{name}"] = run(data, plan).means
     data = layouts()["plain"]
-    sharding = mesh.over_records(mesh.place(data))
+    sharding = pytrees.over_records(pytrees.place(data))
     for plan in PLANS:
         out[f"flops-{plan}"] = np.array([flops(DATA, plan, None), flops(data, plan, sharding)])
     np.savez(f"{folder}/out.npz", **out)

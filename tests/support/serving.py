@@ -10,9 +10,9 @@ from blindstep.ledger import session
 from blindstep.private.noise import Keys
 from blindstep.serve import closing, schema, voting
 from blindstep.serve.accounts import votes_name
-from blindstep.serve.config import Settings
 from blindstep.serve.database import Database
 from blindstep.serve.keys import Address, Secrets
+from blindstep.serve.service import Settings
 from blindstep.serve.spec import StudySpec
 from blindstep.serve.studies import Studies
 from blindstep.serve.voting import Status, Vote

@@ -1,19 +1,37 @@
-"""`blindstep demo`: two stories on embedded data, with their tables, statement and report."""
+"""`blindstep demo`: two stories on embedded data, with their tables, statement and report.
+
+The stories are an example (`examples/demo`), which a wheel has inside the package, as `demo`.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+import blindstep
 from blindstep.cli.common import AsJson, print_json
-from blindstep.insight.demo import digits, votes
-from blindstep.insight.demo.story import Story
+from blindstep.errors import InvalidArgument
 from blindstep.insight.report import report as write_report
 
 REPORT = Path("demo") / "report.html"
+
+
+def load_demo() -> Any:
+    """The package of the stories: that of a wheel, or that of the checkout."""
+    package = Path(blindstep.__file__).parent
+    for folder in (package / "demo", package.parents[1] / "examples" / "demo"):
+        spec = spec_from_file_location("blindstep_demo", folder / "__init__.py")
+        if spec is not None and spec.loader is not None and (folder / "__init__.py").exists():
+            sys.modules[spec.name] = found = module_from_spec(spec)
+            spec.loader.exec_module(found)
+            return found
+    raise InvalidArgument("the demo is not installed: it is in wheels of blindstep and checkouts.")
 
 
 def demo(as_json: AsJson = False) -> None:
@@ -21,7 +39,8 @@ def demo(as_json: AsJson = False) -> None:
     began = time.perf_counter()
     # Progress goes where the bars go, so that stdout holds tables, or JSON, and nothing else.
     say = None if as_json else Console(stderr=True, highlight=False).print
-    stories = [votes.tell(say), digits.tell(say)]
+    found = load_demo()
+    stories = [found.votes.tell(say), found.digits.tell(say)]
     # The run whose statement and report are shown: the votes at the largest epsilon.
     label, result = [(r.label, r.result) for r in stories[0].rows if r.result is not None][-1]
     utility = {
@@ -51,7 +70,7 @@ def demo(as_json: AsJson = False) -> None:
     console.print(f"\nThe report, with all of the above: {report} (open it in a browser)")
 
 
-def _table(story: Story) -> Table:
+def _table(story: Any) -> Table:
     """A story as a table: how well it went, and what that says about anybody."""
     table = Table()
     table.add_column("")

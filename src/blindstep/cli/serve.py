@@ -31,7 +31,7 @@ KeyFile = Annotated[
 def _settings(database: str | None, key_file: str | None, **more: Any) -> Any:
     """The settings of the environment, with what was given on the command line."""
     try:
-        from blindstep.serve.config import Settings
+        from blindstep.serve.service import Settings
     except ModuleNotFoundError as error:
         raise InvalidArgument(
             f"the service needs {error.name}: pip install 'blindstep[serve]'."

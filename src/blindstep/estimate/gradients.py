@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from blindstep.errors import count
-from blindstep.estimate import chunks
+from blindstep.estimate import estimators
 from blindstep.estimate.bounds import Bounds, record_bound
 from blindstep.estimate.estimators import from_values
 from blindstep.estimate.probing import probing_of_loss
@@ -103,7 +103,7 @@ class Differentiating(Vectors):
 
         own = jax.vmap(vector if self.spread is None else self.spread(vector), (None, 0))
         return Contributions(
-            chunks.gradients_together(self.estimator.dim, batch, self.data),
+            estimators.gradients_together(self.estimator.dim, batch, self.data),
             lambda rows, _: own(points, jax.tree.map(lambda leaf: leaf[rows], self.data)),
             rows=number_of_rows(self.data),
         )

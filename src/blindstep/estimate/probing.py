@@ -15,11 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from blindstep.estimate import chunks, draws
-from blindstep.estimate.chunks import Chunk
+from blindstep.estimate import draws, estimators
 from blindstep.estimate.directions import join
 from blindstep.estimate.draws import opaque_true, stored
-from blindstep.estimate.estimators import ValueEstimator
+from blindstep.estimate.estimators import Chunk, ValueEstimator
 from blindstep.estimate.vectors import Query, Vectors
 from blindstep.private.gate import Contributions, number_of_rows
 
@@ -101,7 +100,7 @@ class Probing(Vectors):
 
     def steps_ahead(self, steps: int, batch: int) -> int:
         """As many as the device likes to draw at once."""
-        return 1 if self.sharded else chunks.steps_ahead(self.estimator, steps, batch)
+        return 1 if self.sharded else estimators.steps_ahead(self.estimator, steps, batch)
 
     def ahead(self, keys: Key[Array, " steps"], batch: int) -> Callable[[Int[Array, ""]], Probing]:
         """The frames of these steps, or the directions of all their records."""
@@ -143,10 +142,10 @@ def probing_of_loss(
     `at(point, record)` is the loss of one record. `data` is a pytree of arrays with one row for each
     record. `spread`, for records on several devices, makes evaluations run where the records are.
     """
-    record_size = chunks.size_of_record(data)
+    record_size = estimators.size_of_record(data)
 
     def evaluate(batch: int) -> Evaluate:
-        size = chunks.points_together(estimator, batch)
+        size = estimators.points_together(estimator, batch)
 
         def losses(points: Points, record: PyTree) -> Float[Array, "2 some"]:
             # Points in one axis: with two, XLA transposes them in memory before a matrix product.
@@ -165,7 +164,7 @@ def probing_of_loss(
         estimator,
         lambda rows, _: jax.tree.map(lambda leaf: leaf[rows], data),
         evaluate,
-        lambda batch: chunks.chunk_for(estimator, batch, record_size),
+        lambda batch: estimators.chunk_for(estimator, batch, record_size),
         sharded=spread is not None,
         rows=number_of_rows(data),
     )
@@ -177,7 +176,7 @@ def probing_of_answers(estimator: ValueEstimator, answers: Float[Array, "batch 2
         estimator,
         lambda _, places: answers[places],
         lambda _: lambda points, values: values,
-        lambda batch: chunks.chunk_of_answers(estimator, batch),
+        lambda batch: estimators.chunk_of_answers(estimator, batch),
         answers=len(answers),
     )
 

@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from blindstep.errors import InvalidArgument, count, probability
 from blindstep.insight import audit_bounds as bounds
-from blindstep.insight.audit_runs import Trials, keys_needed, measured_costs, run_trials
+from blindstep.insight.audit_bounds import Trials, keys_needed, measured_costs, run_trials
 from blindstep.insight.audit_scene import Scene
 from blindstep.planning.plan import Plan
 from blindstep.private import accounting

@@ -40,7 +40,7 @@ from jaxtyping import PyTree
 
 from blindstep.errors import InvalidArgument
 from blindstep.ledger import files
-from blindstep.processes.jax_group import ProcessGroup
+from blindstep.processes.jax_group import JaxGroup
 
 # Bytes hashed at a time: a memory-mapped data set takes no more memory than this.
 _CHUNK = 2**24
@@ -61,7 +61,7 @@ def of_plan(plan: Mapping[str, Any]) -> str:
     return files.fingerprint({name: v for name, v in plan.items() if name != "notes"})
 
 
-def of_data(data: PyTree, group: ProcessGroup | None = None) -> str:
+def of_data(data: PyTree, group: JaxGroup | None = None) -> str:
     """SHA-256 over the names, shapes, dtypes and bytes of all leaves of a pytree of arrays.
 
     NumPy, memory-mapped and JAX arrays with the same content have the same fingerprint, however they
@@ -94,7 +94,7 @@ def _update(digest: Any, array: np.ndarray) -> None:
         digest.update(piece.reshape(-1).view(np.uint8).data)
 
 
-def _shares(where: str, leaf: jax.Array, group: ProcessGroup | None) -> bytes:
+def _shares(where: str, leaf: jax.Array, group: JaxGroup | None) -> bytes:
     """One SHA-256 for each process, of the part of the leaf that it holds and of where that part is."""
     if group is None:
         raise InvalidArgument(
@@ -158,7 +158,7 @@ def of_environment(data: PyTree = None) -> str:
 
 
 def of_run(
-    loss: Callable[..., Any], params: PyTree, data: PyTree, group: ProcessGroup | None = None
+    loss: Callable[..., Any], params: PyTree, data: PyTree, group: JaxGroup | None = None
 ) -> Fingerprints:
     """All fingerprints of a run whose loss JAX can trace."""
     start, records = of_data(jax.tree.map(np.asarray, params)), of_data(data, group)

@@ -36,7 +36,7 @@ from blindstep.errors import (
     InvalidArgument,
     LedgerBusy,
 )
-from blindstep.ledger import data_ledger, files, fingerprints, sharing, storage
+from blindstep.ledger import data_ledger, files, fingerprints, storage
 from blindstep.ledger.account import RunAccount, RunIdentity
 from blindstep.ledger.checkpoint import (
     CURRENT,
@@ -49,13 +49,12 @@ from blindstep.ledger.checkpoint import (
 )
 from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.ledger import Ledger, cohort_of
-from blindstep.ledger.sharing import RunSnapshot
-from blindstep.ledger.storage import SavingInterval, Storage
+from blindstep.ledger.storage import RunSnapshot, SavingInterval, Storage
 from blindstep.private.accounting import RECORD
 from blindstep.private.gate import Gate
 from blindstep.private.noise import fresh_keys
 from blindstep.private.terms import Terms
-from blindstep.processes.jax_group import ProcessGroup
+from blindstep.processes.jax_group import JaxGroup
 
 
 class Session:
@@ -82,7 +81,7 @@ class Session:
         seed: int | None = None,
         interval: SavingInterval | None = None,
         unit: str = RECORD,
-        group: ProcessGroup | None = None,
+        group: JaxGroup | None = None,
     ) -> None:
         """Start the run, or resume it from the storage.
 
@@ -107,7 +106,7 @@ class Session:
         self.state, self.position, self.saved = start, 0, Arrays()
         self.watch: Callable[[], None] | None = None
         self._memory = Gate.first_memory(terms)
-        self._group = group or ProcessGroup()
+        self._group = group or JaxGroup()
         with self._group:
             try:
                 self._begin(known, seed)
@@ -227,12 +226,12 @@ class Session:
             self._known, self._plan_id = known(), fingerprints.of_plan(self._plan)
         if several:
             given = (self._known, self._plan_id, self.unit, self._storage, seed)
-            self._known = sharing.agree(group, *given)
+            self._known = storage.agree(group, *given)
         group.led("open", lambda: self._open(seed) if self._storage else self._draw(seed))
         if several:
             keys = self.keys if group.leads else None
             own = RunSnapshot(self.state, self._memory, self.position, self.saved)
-            standing, self.keys = sharing.share(group, own, keys)
+            standing, self.keys = storage.share(group, own, keys)
             self.state, self._memory, self.position, self.saved = standing
 
     def _draw(self, seed: int | None) -> None:

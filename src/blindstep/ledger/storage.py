@@ -1,17 +1,27 @@
 """Where a run is kept, how often it is saved, and `plan.json`, its plan for people to read.
 
 A checkpoint holds the fingerprint of that plan.
+
+All processes of a run must agree on what it depends on before it begins (`agree`), and process 0 hands
+the others its state (`share`). Noise is a function of the key and of the number of a release: two
+processes that released different values under one key would give away the difference in the clear.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
 
 from blindstep.errors import (
     BudgetExceeded,
@@ -23,10 +33,13 @@ from blindstep.errors import (
 )
 from blindstep.ledger import files, fingerprints
 from blindstep.ledger.account import Account
-from blindstep.ledger.checkpoint import CURRENT
+from blindstep.ledger.checkpoint import CURRENT, Arrays
+from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.ledger import read_ledger
+from blindstep.private.gate import Memory
+from blindstep.private.noise import Keys, NoiseKey, public_key
 from blindstep.private.statement import Privacy
-from blindstep.processes.jax_group import ProcessGroup
+from blindstep.processes.jax_group import JaxGroup
 
 LEDGER = "ledger.jsonl"
 PathLike = str | os.PathLike[str]
@@ -173,13 +186,13 @@ def account_at(storage: Storage) -> Account:
     return account
 
 
-def require_room(storage: Storage, mu: float, group: ProcessGroup | None = None) -> None:
+def require_room(storage: Storage, mu: float, group: JaxGroup | None = None) -> None:
     """Refuse a run of several parts that does not fit into the budget as a whole, before it begins.
 
     One that has begun is not asked again: what it has spent is in the ledger already. Of several
     processes, process 0 looks into the ledger.
     """
-    (group or ProcessGroup()).led("room", lambda: _require_room(storage, mu))
+    (group or JaxGroup()).led("room", lambda: _require_room(storage, mu))
 
 
 def _require_room(storage: Storage, mu: float) -> None:
@@ -192,3 +205,69 @@ def _require_room(storage: Storage, mu: float) -> None:
             f"{account.budget:g} only {account.remaining():g} is left ({account.spent():g} spent): "
             "nothing was released. Ask for a smaller epsilon."
         )
+
+
+def agree(
+    group: JaxGroup,
+    known: Fingerprints,
+    plan: str,
+    unit: str,
+    storage: Storage,
+    seed: int | None,
+) -> Fingerprints:
+    """Raise the same refusal in all processes unless they were given the same; `plan` is its hash.
+
+    Gives the fingerprints with the environments of all processes as one: hosts may differ, but each
+    must be again what it was when releases are repeated.
+    """
+    paths = [storage.directory, storage.ledger]
+    files = [None if path is None else os.fspath(path) for path in paths]
+    budget = None if storage.budget is None else storage.budget.mu
+    group.require_alike(
+        {
+            "plan": plan,
+            "params": known.params,
+            "loss": known.loss,
+            "data": known.data,
+            "people or rows": unit,
+            "checkpoint, ledger or budget": json.dumps([*files, budget]),
+            "seed": str(seed),
+        }
+    )
+    own = np.frombuffer(bytes.fromhex(known.environment), np.uint8)
+    every = group.gather("environment", own).tobytes()
+    return replace(known, environment=hashlib.sha256(every).hexdigest())
+
+
+class RunSnapshot(NamedTuple):
+    """Where a run stands, apart from its keys. Memory and saved arrays are secret."""
+
+    state: PyTree  # the driver's state: any pytree of arrays
+    memory: Memory  # the gate's memory
+    position: int  # steps done
+    saved: Arrays  # the driver's own arrays
+
+
+def share(group: JaxGroup, own: RunSnapshot, keys: Keys | None) -> tuple[RunSnapshot, Keys]:
+    """Where process 0 stands, and its keys, in all processes, bit for bit. They stay in memory.
+
+    The others have no keys yet, and a state and memory of the same structure and shapes.
+    """
+    saved = own.saved
+
+    def told() -> list[Any]:
+        assert keys is not None
+        return [own.position, keys.seeded, {n: (a.shape, a.dtype.str) for n, a in saved.items()}]
+
+    position, seeded, like = group.led("standing", told)
+    if not group.leads:
+        saved = {name: np.zeros(shape, dtype) for name, (shape, dtype) in like.items()}
+    words = [np.zeros(8, np.uint32), np.zeros(2, np.uint32)]
+    if keys is not None:
+        words = [keys.noise.words(), np.asarray(jax.random.key_data(keys.public))]
+    leaves, structure = jax.tree.flatten((own.state, own.memory))
+    noise, public, *rest = group.share("state", [*words, *map(np.asarray, leaves), *saved.values()])
+    state, memory = structure.unflatten(map(jnp.asarray, rest[: len(leaves)]))
+    saved = dict(zip(saved, rest[len(leaves) :], strict=True))
+    standing = RunSnapshot(state, memory, position, saved)
+    return standing, Keys(NoiseKey(noise), public_key(public), seeded)

@@ -38,7 +38,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from blindstep.errors import InvalidArgument, count
-from blindstep.losses import mesh
+from blindstep.losses import pytrees
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.portable import PersonLoss, VectorizedPersonLoss
 from blindstep.losses.pytrees import Loss, check_loss, count_records
@@ -214,10 +214,10 @@ def _taken(leaf: Any, index: Int[np.ndarray, "people rows"]) -> Any:
             f"data are spread over {jax.process_count()} processes, and rows are grouped by person in "
             "one: make one record of each person before you spread them, and leave `people` out."
         )
-    slots, sharding = np.asarray(leaf)[index], mesh.over_records(leaf)
+    slots, sharding = np.asarray(leaf)[index], pytrees.over_records(leaf)
     if sharding is None:
         return slots
-    devices = mesh.place(leaf).sharding.mesh
+    devices = pytrees.place(leaf).sharding.mesh
     try:
         return jax.device_put(slots, NamedSharding(devices, sharding.spec))
     except ValueError:
@@ -228,4 +228,4 @@ def _taken(leaf: Any, index: Int[np.ndarray, "people rows"]) -> Any:
 
 
 def _is_sharded(leaf: Any) -> bool:
-    return mesh.over_records(leaf) is not None
+    return pytrees.over_records(leaf) is not None

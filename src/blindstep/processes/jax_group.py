@@ -1,16 +1,16 @@
 """Several processes on one run (`jax.distributed`): process 0 keeps its files, the others wait for it.
 
-Process 0 alone opens ledger and checkpoint, charges and saves. What the processes tell each other goes
-two ways:
+Process 0 alone opens ledger and checkpoint, charges and saves. The processes exchange two things:
 
-- *words*, which are public: what process 0 has done, and why a process stopped. They lie in the
-  key-value store of JAX's coordination service, which lives in process 0. One can wait there without
-  a limit, and no longer than process 0 lives.
-- *shares*, which are secret: the noise key, sums without noise, fingerprints of data. They go from
-  device to device, as the records' own sums do: whoever reaches the port of the store can read it.
-  Devices wait for each other half a minute on a processor, so the processes first meet by words.
+- *messages*, which are public: what process 0 has done, and why a process stopped. They are in the
+  key-value store of JAX's coordination service, which lives in process 0. A process can wait there
+  without a limit, until process 0 ends.
+- *arrays*, which are secret: the noise key, sums without noise, fingerprints of data. They go from
+  device to device, as the sums over records do, because anyone who reaches the port of the store can
+  read it. On a processor, devices wait for each other for half a minute only, so the processes first
+  meet by messages.
 
-Guarantee. A process that is not the first goes on from `led` only with process 0's word for that very
+Guarantee. Processes other than 0 continue from `led` only with process 0's message about that very
 step. If process 0 refuses, all of them raise the same refusal.
 """
 
@@ -29,11 +29,12 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from blindstep.errors import BlindstepError, InvalidArgument, ProcessLost
+from blindstep.processes import ProcessGroup
 
 Made = TypeVar("Made")
-# Every process numbers its companies in the same order, so that no word is heard in another one.
-_companies = itertools.count()
-# A wait is made of short ones, so that Ctrl-C is heard; after some of them somebody is told.
+# Every process numbers its groups in the same order, so that no message is received in another one.
+_groups = itertools.count()
+# A wait is made of short ones, so that Ctrl-C is heard; after some of them comes a warning.
 _WAIT_MS, _QUIET_WAITS = 2_000, 30
 _AGAIN = (
     "start all processes again, and the run goes on from the checkpoint of process 0, if it has one, "
@@ -41,44 +42,38 @@ _AGAIN = (
 )
 
 
-class ProcessGroup:
-    """All processes of a run, seen from one of them. Of a single process it asks nothing.
+class JaxGroup(ProcessGroup):
+    """All processes of a run, seen from one of them. A single process waits for nobody."""
 
-    Attributes:
-        number: how many processes there are.
-        leads: whether this is process 0, which keeps the run's files.
-    """
-
-    _swept = 0  # the first company whose words are still in the store
+    _swept = 0  # the first group whose messages are still in the store
 
     def __init__(self) -> None:
-        """Take part: every process of the run makes its companies in the same order."""
-        self.number, self._place = jax.process_count(), jax.process_index()
-        self.leads = self._place == 0
-        self._turn = next(_companies)
-        self._said, self._heard = 0, [0] * self.number
-        self._told: BaseException | None = None  # the error that the others know of
+        """Take part: every process of the run makes its groups in the same order."""
+        super().__init__(jax.process_count(), jax.process_index())
+        self._turn = next(_groups)
+        self._sent, self._received = 0, [0] * self.number
+        self._known: BaseException | None = None  # the error that the others know of
 
     def led(self, what: str, make: Callable[[], Made]) -> Made:
-        """What process 0 makes, ready for JSON, in all processes; what it raises, all raise."""
+        """Return in every process what `make` returns in process 0 (JSON). All raise its error."""
         if self.number == 1:
             return make()
         if not self.leads:
-            return self._hear(0, what)
+            return self._receive(0, what)
         with self:
             made = make()
-        self._say({"what": what, "made": made})
+        self._send({"what": what, "made": made})
         return made
 
     def gather(self, what: str, content: np.ndarray) -> np.ndarray:
-        """An array of every process, all of one shape, in all processes: one row for each. Secret."""
+        """Stack the arrays of all processes, one row for each, in every process. Secret."""
         if self.number == 1:
             return content[None]
         self._meet(what)
         return np.asarray(multihost_utils.process_allgather(content))
 
     def share(self, what: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The arrays of process 0, bit for bit, in all processes; others give their like. Secret."""
+        """Copy the arrays of process 0 to the others, which pass arrays of the same shapes. Secret."""
         if self.number == 1:
             return list(arrays)
         self._meet(what)
@@ -107,62 +102,62 @@ class ProcessGroup:
                         "the same. Nothing was released."
                     )
 
-    def __enter__(self) -> ProcessGroup:
+    def __enter__(self) -> JaxGroup:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """After an error, say to the others that this process has stopped; they stop, too."""
-        if self.number == 1 or error is None or error is self._told:
+        """After an error, tell the others that this process has stopped; they stop, too."""
+        if self.number == 1 or error is None or error is self._known:
             return
-        self._told, ours = error, isinstance(error, BlindstepError)
+        self._known, ours = error, isinstance(error, BlindstepError)
         if not ours:
             error.add_note(f"If another process of this run is gone, {_AGAIN}")
-        # The words of other errors may hold a record.
-        word = {"stopped": type(error).__name__, "text": str(error) if ours else ""}
+        # The text of other errors may hold a record.
+        message = {"stopped": type(error).__name__, "text": str(error) if ours else ""}
         with contextlib.suppress(ProcessLost):
-            self._say(word)
+            self._send(message)
 
     def _meet(self, what: str) -> None:
         """Wait until all processes are here; if one has stopped, all stop."""
         if not self.leads:
-            self._say({"what": what, "made": None})
-            self._hear(0, what)
+            self._send({"what": what, "made": None})
+            self._receive(0, what)
             return
         with self:
             for place in range(1, self.number):
-                self._hear(place, what)
-        self._say({"what": what, "made": None})
-        # All have heard what was said in companies before this one.
-        for turn in range(ProcessGroup._swept, self._turn):
+                self._receive(place, what)
+        self._send({"what": what, "made": None})
+        # All have received what was sent in the groups before this one.
+        for turn in range(JaxGroup._swept, self._turn):
             _store().key_value_delete(f"blindstep/{turn}/")
-        ProcessGroup._swept = self._turn
+        JaxGroup._swept = self._turn
 
-    def _say(self, word: dict[str, Any]) -> None:
-        address = self._address(self._place, self._said)
+    def _send(self, message: dict[str, Any]) -> None:
+        address = self._address(self.rank, self._sent)
         try:
-            _store().key_value_set(address, json.dumps(word))
+            _store().key_value_set(address, json.dumps(message))
         except jax.errors.JaxRuntimeError as error:
             raise self._lost(0) from error
-        self._said += 1
+        self._sent += 1
 
-    def _hear(self, place: int, what: str) -> Any:
-        """The next word of a process, which must be about `what`."""
-        word = json.loads(self._wait_for(place))
-        self._heard[place] += 1
-        if "stopped" in word:
-            error = _refusal(place, word)
+    def _receive(self, place: int, what: str) -> Any:
+        """The next message of a process, which must be about `what`."""
+        message = json.loads(self._wait_for(place))
+        self._received[place] += 1
+        if "stopped" in message:
+            error = _refusal(place, message)
             if not self.leads:
-                self._told = error
+                self._known = error
             raise error
-        if word["what"] != what:
+        if message["what"] != what:
             raise InvalidArgument(
-                f"process {place} is at {word['what']!r}, and process {self._place} at {what!r}: all "
+                f"process {place} is at {message['what']!r}, and process {self.rank} at {what!r}: all "
                 "processes must make the same calls with the same arguments."
             )
-        return word["made"]
+        return message["made"]
 
     def _wait_for(self, place: int) -> str:
-        address = self._address(place, self._heard[place])
+        address = self._address(place, self._received[place])
         for waits in itertools.count(1):
             try:
                 return _store().blocking_key_value_get(address, _WAIT_MS)
@@ -171,7 +166,7 @@ class ProcessGroup:
                     raise self._lost(place) from error
             if waits == _QUIET_WAITS:
                 warnings.warn(
-                    f"process {self._place} has waited for process {place} for "
+                    f"process {self.rank} has waited for process {place} for "
                     f"{waits * _WAIT_MS // 1000} seconds, and goes on waiting: all processes must "
                     "make the same calls of blindstep.",
                     stacklevel=2,
@@ -180,7 +175,7 @@ class ProcessGroup:
 
     def _lost(self, place: int) -> ProcessLost:
         return ProcessLost(
-            f"process {self._place} does not reach process {place} any more, and does not go on "
+            f"process {self.rank} does not reach process {place} any more, and does not go on "
             f"without it: {_AGAIN}"
         )
 
@@ -188,12 +183,12 @@ class ProcessGroup:
         return f"blindstep/{self._turn}/{place}/{number}"
 
 
-def _refusal(place: int, word: dict[str, str]) -> BlindstepError:
+def _refusal(place: int, message: dict[str, str]) -> BlindstepError:
     """The error that another process stopped with; of one that is not ours, that it stopped."""
     kinds = {kind.__name__: kind for kind in _kinds(BlindstepError)}
-    if word["stopped"] in kinds and word["text"]:
-        return kinds[word["stopped"]](word["text"])
-    return ProcessLost(f"process {place} has stopped ({word['stopped']}): {_AGAIN}")
+    if message["stopped"] in kinds and message["text"]:
+        return kinds[message["stopped"]](message["text"])
+    return ProcessLost(f"process {place} has stopped ({message['stopped']}): {_AGAIN}")
 
 
 def _kinds(kind: type[BlindstepError]) -> Iterator[type[BlindstepError]]:

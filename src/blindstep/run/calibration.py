@@ -29,7 +29,7 @@ from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate, Memory, Permit, release_answers, release_records
 from blindstep.private.noise import second_seed
 from blindstep.private.schedule import Kind
-from blindstep.processes.jax_group import ProcessGroup
+from blindstep.processes.jax_group import JaxGroup
 from blindstep.run.loop import records_of
 
 Points = Float[np.ndarray, "evaluations dim"]
@@ -46,7 +46,7 @@ def open_calibration(
     known: Callable[[], Fingerprints],
     seed: int | None,
     unit: str,
-    group: ProcessGroup | None = None,
+    group: JaxGroup | None = None,
 ) -> Session:
     """The session of a plan's looks; refused where looks and steps together break the budget."""
     assert plan.calibration_terms is not None

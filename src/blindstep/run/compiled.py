@@ -17,7 +17,7 @@ from blindstep.estimate.scales import Scales
 from blindstep.estimate.vectors import Vectors
 from blindstep.ledger import fingerprints
 from blindstep.ledger.session import Session
-from blindstep.losses import mesh, rehearsal
+from blindstep.losses import pytrees, rehearsal
 from blindstep.losses.data_frames import arrays_of
 from blindstep.losses.error_checks import telling_failures, voiding
 from blindstep.losses.people import by_person
@@ -26,7 +26,7 @@ from blindstep.optimize.machine import Machine, State, StepInfo
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Memory, Permit
 from blindstep.private.schedule import Kind
-from blindstep.processes.jax_group import ProcessGroup
+from blindstep.processes.jax_group import JaxGroup
 from blindstep.run import planned
 from blindstep.run.calibration import (
     ScaledLoss,
@@ -48,7 +48,7 @@ _WORTH_A_CALL = 2**20
 def run_compiled(loss: Loss, params: PyTree, data: PyTree, call: Call) -> Result:
     """One run on a loss that JAX can trace; the arguments are those of `blindstep.minimize`."""
     space, storage, seed = ParameterSpace.of(params), call.storage, call.seed
-    with ProcessGroup() as group:
+    with JaxGroup() as group:
         data = arrays_of(data)
         tried = functools.partial(rehearsal.rehearse_compiled, loss, params, data)
         loss, data, unit = by_person(loss, params, data, call.people)
@@ -88,7 +88,7 @@ def _calibrate(
 ) -> Scales:
     """Find the scales of the problem."""
     origin = np.asarray(space.flatten(params))
-    placed = data if on_disk(data) else mesh.place(data)
+    placed = data if on_disk(data) else pytrees.place(data)
     return scales_from(
         plan, session, origin, calibrate_on_loss(session.gate, loss, space, placed, plan)
     )
@@ -105,14 +105,14 @@ def _run(
 ) -> Run:
     """All steps that are still to come, some blocks of a round in one program."""
     run = Run(prepare(machine, space), session, plan.rounds)
-    data = data if on_disk(data) else mesh.place(data)
-    sharding, blocks = mesh.over_records(data), _blocks_at_once(plan)
+    data = data if on_disk(data) else pytrees.place(data)
+    sharding, blocks = pytrees.over_records(data), _blocks_at_once(plan)
 
     def program(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, StepInfo]]:
         permit, records = records_of(permit, data)
         state, public = run.state, session.gate.public
         if sharding is not None:
-            memory, state = mesh.put_everywhere((memory, state), sharding)
+            memory, state = pytrees.put_everywhere((memory, state), sharding)
         some = (run.machine, loss, space, permit, memory, state, records, public, blocks, sharding)
         memory, state, info = run_part(*some)
         return memory, (state, info)
@@ -168,7 +168,7 @@ def run_blocks(
     def at(point: Float[Array, " dim"], record: PyTree) -> Any:
         return checked(space.unflatten(point), record)
 
-    spread = None if sharding is None else functools.partial(mesh.spread, sharding=sharding)
+    spread = None if sharding is None else functools.partial(pytrees.spread, sharding=sharding)
     vectors = vectors_of_loss(machine.estimator, at, data, spread)
     steps = functools.partial(_steps, machine, permit, public)
 
@@ -203,7 +203,7 @@ def run_part(
     """Some blocks of a round, as `run_blocks`; with records on several devices, its result on all."""
     run = (machine, loss, space, permit, memory, state, data, public, blocks, sharding)
     out = run_blocks(*run)
-    return out if sharding is None else mesh.everywhere(out, sharding)
+    return out if sharding is None else pytrees.everywhere(out, sharding)
 
 
 def _steps(

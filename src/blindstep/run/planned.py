@@ -29,7 +29,7 @@ from blindstep.planning.method import Method, Problem
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import require_method
 from blindstep.private.statement import Privacy
-from blindstep.processes.jax_group import ProcessGroup
+from blindstep.processes.jax_group import JaxGroup
 
 _NOWHERE = storage.Storage()
 
@@ -53,7 +53,7 @@ def plan_for(
     records: int,
     start: PyTree,
     effort: Callable[[], int],
-    group: ProcessGroup | None = None,
+    group: JaxGroup | None = None,
 ) -> Plan:
     """The plan that was given, if it fits, or the one that the method makes.
 
@@ -70,7 +70,7 @@ def plan_for(
             )
     else:
         problem = problem_of(call, space.dim, records, space.sizes, effort)
-        made = planned(call, problem, group or ProcessGroup())
+        made = planned(call, problem, group or JaxGroup())
         refuse_for_networks(made)
     check_delta(made.privacy, made.records)
     check_delta(call.storage.budget, made.records, "budget")
@@ -106,7 +106,7 @@ def problem_of(
     return Problem(dim, records, call.privacy, leaves, network, effort)
 
 
-def planned(call: Call, problem: Problem, group: ProcessGroup) -> Plan:
+def planned(call: Call, problem: Problem, group: JaxGroup) -> Plan:
     """The plan that the method makes, or the one in the run directory, where an earlier call made it.
 
     Of several processes the first one looks into the directory.

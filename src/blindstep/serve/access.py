@@ -1,9 +1,9 @@
-"""Who may do what: tokens with scopes, sessions of the dashboard.
+"""Who may do what, and how often: tokens with scopes, dashboard sessions, limits on rate and body size.
 
-A token is 32 random bytes. The database holds its keyed hash, so neither the database nor its back-up
+A token is 32 random bytes. The database holds its keyed hash, so neither the database nor its backup
 opens anything. Scopes: *admin* does everything; *site* asks for one study and reads its state;
-*metrics* reads `/metrics`. A token is replaced by making a new one and then revoking the old one; both
-work in between.
+*metrics* reads `/metrics`. To replace a token, make a new one and then revoke the old one; both work
+in between.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ from __future__ import annotations
 import hmac
 import secrets as random
 import time
+from collections import OrderedDict
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindstep.errors import BlindstepError
 from blindstep.serve import schema
 from blindstep.serve.database import Database
 from blindstep.serve.keys import Secrets
 
-Scope = Literal["admin", "site", "metrics"]
+Rights = Literal["admin", "site", "metrics"]
 # For how long a worker believes what it has read: a revoked token ends everywhere after this.
 _BELIEVED = 2.0
 _SESSION = 12 * 3600
-_MOST_KEPT = 4096
+_MOST_TOKENS = 4096
 
 
 class Forbidden(BlindstepError):
@@ -56,7 +58,7 @@ class Access:
         self._database, self._secrets = database, secrets
         self._known: dict[bytes, tuple[float, Principal | None]] = {}
 
-    def create(self, scope: Scope, study: str | None, label: str) -> tuple[str, str]:
+    def create(self, scope: Rights, study: str | None, label: str) -> tuple[str, str]:
         """A new token: its id, and the token itself, which is nowhere else from now on."""
         token, name = f"bs_{scope}_{random.token_urlsafe(32)}", random.token_hex(6)
         row = {
@@ -104,7 +106,7 @@ class Access:
             chosen = sa.select(schema.tokens).where(schema.tokens.c.hash == name)
             row = connection.execute(chosen).first()
         principal = None if row is None else Principal(row.id, row.scope, row.study)
-        if len(self._known) > _MOST_KEPT:
+        if len(self._known) > _MOST_TOKENS:
             self._known.clear()
         self._known[name] = (time.monotonic() + _BELIEVED, principal)
         return principal
@@ -132,3 +134,78 @@ class Access:
             chosen = sa.select(schema.tokens.c.scope).where(schema.tokens.c.id == name)
             scope = connection.execute(chosen).scalar()
         return Principal(name, scope, None) if scope == "admin" else None
+
+
+_MOST_BUCKETS = 10_000
+
+
+class TooMany(BlindstepError):
+    """More requests than the limit allows: come back in a second."""
+
+
+class Rate:
+    """A bucket for each name: `rate` requests a second, and as many at once after a rest."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._buckets: OrderedDict[Any, tuple[float, float]] = OrderedDict()
+
+    def take(self, name: Any, many: int = 1) -> None:
+        """Take so many, or raise. Who takes more than a second's worth pays for it in the next ones."""
+        left, now = self.look(name)
+        self._buckets[name] = (left - many, now)
+        if len(self._buckets) > _MOST_BUCKETS:
+            self._buckets.popitem(last=False)
+
+    def look(self, name: Any) -> tuple[float, float]:
+        """Raise if nothing is left to take; else what is left, and the time."""
+        now, most = time.monotonic(), max(self._rate, 1.0)
+        left, at = self._buckets.get(name, (most, now))
+        left = min(most, left + (now - at) * self._rate)
+        if left < 1.0:
+            raise TooMany("too many requests: try again in a second.")
+        return left, now
+
+
+class BodyLimit:
+    """Refuses a body that is longer than allowed, before it is read to its end."""
+
+    def __init__(self, app: ASGIApp, usual: int, bulk: int) -> None:
+        self._app, self._usual, self._bulk = app, usual, bulk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its body counted."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        most = self._bulk if scope["path"] == "/v1/answers/bulk" else self._usual
+        told = dict(scope["headers"]).get(b"content-length", b"0")
+        if not told.isdigit() or int(told) > most:
+            await _refuse(send)
+            return
+        begun, seen = False, 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            return message if seen <= most else {"type": "http.disconnect"}
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            if seen <= most or begun:  # what the app says of a body that was cut off is not sent
+                begun = True
+                await send(message)
+
+        try:
+            await self._app(scope, counted, noted)
+        finally:
+            if seen > most and not begun:
+                await _refuse(send)
+
+
+async def _refuse(send: Send) -> None:
+    body = b'{"error":{"code":"too_large","message":"the body is larger than allowed."}}'
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 413, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -10,22 +10,22 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from sqlalchemy.engine import RowMapping
 
 from blindstep.errors import InvalidArgument
-from blindstep.insight.report.content import of_result
-from blindstep.insight.report.page import render
+from blindstep.insight.report import render
+from blindstep.insight.report_content import of_result
 from blindstep.serve.access import Forbidden, Principal
-from blindstep.serve.api_models import (
+from blindstep.serve.refusals import of_error, of_status
+from blindstep.serve.service import Service
+from blindstep.serve.spec import (
     AnswerTaken,
     ManyAnswers,
     NewToken,
     OneAnswer,
     Person,
     Question,
+    StudySpec,
     Token,
     refused,
 )
-from blindstep.serve.refusals import of_error, of_status
-from blindstep.serve.service import Service
-from blindstep.serve.spec import StudySpec
 from blindstep.serve.studies import NoSuchStudy, Studies, WrongState, spending
 from blindstep.serve.voting import Status
 

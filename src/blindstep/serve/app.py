@@ -13,12 +13,10 @@ from fastapi.responses import PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 
 from blindstep.serve import api, dashboard, refusals
-from blindstep.serve.access import Forbidden
+from blindstep.serve.access import BodyLimit, Forbidden
 from blindstep.serve.api import Anyone, Worker
-from blindstep.serve.config import Settings
-from blindstep.serve.limits import BodyLimit
 from blindstep.serve.observe import Observer, metrics, set_up_logs
-from blindstep.serve.service import Service
+from blindstep.serve.service import Service, Settings
 
 
 def create_app(settings: Settings) -> FastAPI:

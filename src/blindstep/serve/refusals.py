@@ -17,16 +17,21 @@ from blindstep.errors import (
     LedgerError,
     VacuousPlan,
 )
-from blindstep.serve.access import Forbidden
-from blindstep.serve.api_models import ManyAnswers, NewToken, OneAnswer, Person
+from blindstep.serve.access import Forbidden, TooMany
 from blindstep.serve.database import is_passing
-from blindstep.serve.limits import TooMany
 from blindstep.serve.observe import log, where
 from blindstep.serve.service import UnknownQuestion
-from blindstep.serve.spec import Answer, Parameter, StudySpec
+from blindstep.serve.spec import (
+    Answer,
+    ManyAnswers,
+    NewToken,
+    OneAnswer,
+    Parameter,
+    Person,
+    StudySpec,
+)
 from blindstep.serve.studies import NoSuchStudy, WrongState
-from blindstep.serve.voting import Status
-from blindstep.serve.writer import Unavailable
+from blindstep.serve.voting import Status, Unavailable
 
 # Of a field that failed, its name is repeated only if it is one of ours: a name may be anything.
 _MODELS = (StudySpec, Parameter, Answer, Person, OneAnswer, ManyAnswers, NewToken)

@@ -1,6 +1,6 @@
 """The path of a run on a network: from released numbers to the weights, bit for bit, on any device.
 
-In natural units a step's directions are u_j = s_j / sqrt(d), with signs s_j (`estimate.directions`). The
+In scaled units, a step's directions are u_j = s_j / sqrt(d), with signs s_j (`estimate.directions`). The
 gradient that was released is g = sum_j y_j u_j, and a move is a sum of such gradients, with factors
 that the learner chose. A parameter of tensor l moves by a_l times that, where a_l is its natural unit.
 It moves by a whole number of steps of a power of two: factors y_j a_l b / sqrt(d) are rounded to 24

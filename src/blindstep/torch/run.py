@@ -35,7 +35,7 @@ from blindstep.run.calibration import (
 from blindstep.run.loop import Run
 from blindstep.run.progress import RunProgress
 from blindstep.torch.evaluate import Shift
-from blindstep.torch.group import TorchGroup
+from blindstep.torch.group import ModelGroup
 from blindstep.torch.replay import ModelPath, ModelSpace, Replay, calibration_shifts
 
 # How much longer a tensor's unit may be than that of the largest one, were it as large.
@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 
 def run(
     plan: Plan,
-    group: TorchGroup,
+    group: ModelGroup,
     storage: Storage,
     known: Fingerprints,
     seed: int | None,
@@ -83,7 +83,7 @@ def run(
 
 
 def _calibrate(
-    plan: Plan, group: TorchGroup, session: Session
+    plan: Plan, group: ModelGroup, session: Session
 ) -> tuple[np.ndarray, float, bool, float]:
     """What the looks find: the unit of each tensor, that of the loss, whether it is a staircase.
 
@@ -138,7 +138,7 @@ def within_reason(
     return np.where(seen, found * lengths, np.minimum(found * lengths, own))
 
 
-def _steps(run: Run, replay: Replay, group: TorchGroup) -> None:
+def _steps(run: Run, replay: Replay, group: ModelGroup) -> None:
     """Move the weights along what was released before, then make the steps that are still to come."""
     session, plan, machine = run.session, replay.plan, run.machine
     estimator, gate = from_values(plan.estimator), session.gate
@@ -166,7 +166,7 @@ def _steps(run: Run, replay: Replay, group: TorchGroup) -> None:
         run.keep()
 
 
-def _move(replay: Replay, path: ModelPath, number: int, group: TorchGroup) -> None:
+def _move(replay: Replay, path: ModelPath, number: int, group: ModelGroup) -> None:
     for move in replay.moves(path, number):
         group.move(move)
 

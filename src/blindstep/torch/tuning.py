@@ -23,14 +23,14 @@ from blindstep.planning.method import Method, Problem
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import require_method
 from blindstep.private.statement import Privacy
-from blindstep.processes.jax_group import ProcessGroup
+from blindstep.processes.jax_group import JaxGroup
 from blindstep.run import result
 from blindstep.run.planned import Call, planned, problem_of, ready
 from blindstep.run.progress import ends_in_one_line
 from blindstep.run.result import history_of
 from blindstep.torch import rehearsal, tuned_model
 from blindstep.torch.evaluate import Loss, ModelEvaluator
-from blindstep.torch.group import TorchGroup
+from blindstep.torch.group import ModelGroup
 from blindstep.torch.records import Collate, Records
 from blindstep.torch.run import run
 from blindstep.torch.tuned_model import TunedModel
@@ -127,9 +127,9 @@ def minimize(
             number = -(-made.first_batch // size)
             return made, -(-made.first_batch // number)
 
-        with TorchGroup(weights) as group:
-            made, even = group.agree(first)
-            group.check_alike(lambda: base + fingerprints.of_data(records.arrays))
+        with ModelGroup(weights) as group:
+            made, even = group.led("plan", first)
+            group.require_alike(lambda: base + fingerprints.of_data(records.arrays))
             group.evaluator = ModelEvaluator(weights, loss, records, even)
             if rehearse:
                 rehearsal.rehearse_shifts(group.evaluator)
@@ -173,7 +173,7 @@ def load(model: torch.nn.Module, path: str | os.PathLike[str]) -> str:
 
 def _lead(
     plan: Plan,
-    group: TorchGroup,
+    group: ModelGroup,
     records: Records,
     storage: Storage,
     base: str,
@@ -208,7 +208,7 @@ def _plan_for(call: Call, weights: Weights, records: Records, effort: Callable[[
     else:
         number = records.number
         problem = problem_of(call, weights.dim, number, weights.sizes, effort, network=True)
-        made = planned(call, problem, ProcessGroup())
+        made = planned(call, problem, JaxGroup())
         check_delta(made.privacy, made.records)
         check_prospects(made, 0.0)
     leaves = () if made.calibration is None else made.calibration.leaves

@@ -32,8 +32,8 @@ from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.estimators import Query, ValueEstimator
 from blindstep.estimate.frames import Structured
 from blindstep.estimate.probing import Probing, probing_of_answers, probing_of_loss
-from blindstep.insight.certificate import search
-from blindstep.insight.certificate.search import shortest_in_hull
+from blindstep.insight import certificate_search as search
+from blindstep.insight.certificate_search import shortest_in_hull
 from blindstep.ledger import files
 from blindstep.ledger.account import RunIdentity
 from blindstep.ledger.ledger import Ledger, cohort_of

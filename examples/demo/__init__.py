@@ -6,3 +6,7 @@
 Users are simulated and digits are published, so scores may be shown. Noise is from the operating
 system, as in any real run: figures differ a little from one demonstration to the next.
 """
+
+from . import digits, votes
+
+__all__ = ["digits", "votes"]

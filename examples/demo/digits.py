@@ -6,7 +6,7 @@ people, and 360 to test on. The data are described in DATA.md beside this file.
 
 from __future__ import annotations
 
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -14,12 +14,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from blindstep.estimate.bounds import Bounds
-from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story, rows_of
 from blindstep.planning.planner import plan
 from blindstep.planning.tight import Tight
 from blindstep.private.statement import Privacy
 from blindstep.run.minimize import minimize
 from blindstep.run.result import Result
+
+from .story import NO_PRIVACY, Row, Say, Story, rows_of
 
 EPSILONS = (1.0, 3.0, 8.0)
 PASSES = 320
@@ -38,7 +39,7 @@ class Images(NamedTuple):
 
 def load() -> tuple[Images, Images]:
     """Images to train on and to test on, in a fixed random order."""
-    with (resources.files("blindstep.insight.demo") / "digits.npz").open("rb") as file:
+    with (Path(__file__).parent / "digits.npz").open("rb") as file:
         stored = np.load(file)
         pixels, labels = stored["pixels"], stored["labels"]
     order = np.random.default_rng(0).permutation(len(labels))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from blindstep.insight.report import figures
-from blindstep.insight.report.content import Content, noise_norms
-from blindstep.insight.report.markup import (
+from blindstep.insight.report_content import Content, noise_norms
+from blindstep.insight.report_markup import (
     Html,
     facts,
     figure,
     listed,
+    loss_by_round,
+    noise_against_signal,
     note,
     paragraph,
     rounded,
@@ -89,7 +90,7 @@ def noise(content: Content) -> Html:
             f"that was added for privacy. {said}"
         ),
         figure(
-            figures.noise_against_signal(released, added),
+            noise_against_signal(released, added),
             tag("span", css="key"),
             "released gradient ",
             Html("&ensp;"),
@@ -111,7 +112,7 @@ def _loss(content: Content) -> list[Html]:
             "same budget, each record counting with at most twice the usual loss."
         ),
         figure(
-            figures.loss_by_round(content.loss),
+            loss_by_round(content.loss),
             tag("span", css="key"),
             "mean loss, as a share of the first round's",
             css="wide",

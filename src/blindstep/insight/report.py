@@ -1,13 +1,25 @@
-"""The first sections of a report: what is guaranteed, in words and in numbers."""
+"""The page: one HTML file with its style and pictures inside, and no reference to anything else.
+
+The first sections of a report: what is guaranteed, in words and in numbers.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
 from scipy.stats import norm
 
-from blindstep.insight.report import figures
-from blindstep.insight.report.content import Content
-from blindstep.insight.report.markup import (
+from blindstep.errors import InvalidArgument
+from blindstep.insight import report_sections as sections
+from blindstep.insight.certificate import Certificate
+from blindstep.insight.report_content import Content, of_result, of_run_directory
+from blindstep.insight.report_markup import (
     Html,
+    attack_curve,
+    epsilon_curve,
     facts,
     figure,
     listed,
@@ -17,8 +29,10 @@ from blindstep.insight.report.markup import (
     scientific,
     section,
     tag,
+    text,
     tiles,
 )
+from blindstep.ledger import data_ledger
 from blindstep.planning.plan import Plan
 from blindstep.private.statement import (
     PERSON,
@@ -30,6 +44,97 @@ from blindstep.private.statement import (
     round_up,
     unit_sentence,
 )
+from blindstep.run.result import Reportable
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def report(
+    result: Reportable,
+    path: str | os.PathLike[str],
+    *,
+    title: str = "A private run",
+    public_utility: Mapping[str, float | str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    certificate: Certificate | None = None,
+) -> Path:
+    """Write a report of a run: one HTML file that loads nothing from elsewhere.
+
+    It holds public quantities only: no loss, no record, no key.
+
+    Args:
+        result: what `minimize` or an `Optimizer` gave.
+        path: the file to write; folders on the way are made.
+        title: the heading.
+        public_utility: names and values that you computed *on public data*, such as an accuracy.
+        ledger: a ledger, or a run directory, whose spending the report shows.
+        certificate: what `certificate` measured at the answer.
+
+    Returns:
+        The path of the file.
+    """
+    return _write(of_result(result, title, public_utility, ledger, certificate), path)
+
+
+def report_run_directory(
+    directory: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    title: str | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Write the report of a run directory, finished or not.
+
+    Without a path it goes beside the directory, to DIRECTORY-report.html: the directory is secret, and
+    a report is made to be shown.
+    """
+    directory = os.path.abspath(directory)
+    title = title or f"Run {os.path.basename(directory)}"
+    content = of_run_directory(directory, title=title, ledger=ledger)
+    return _write(content, f"{directory}-report.html" if path is None else path)
+
+
+def render(content: Content) -> str:
+    """The whole page."""
+    style = files("blindstep.insight").joinpath("report.css").read_text(encoding="utf-8")
+    body = "\n".join(part(content) for part in _SECTIONS)
+    return _PAGE.format(title=text(content.title), style=style, body=body)
+
+
+def _write(content: Content, path: str | os.PathLike[str]) -> Path:
+    target = Path(path)
+    secret = data_ledger.secret_directory(target)
+    if secret is not None:
+        raise InvalidArgument(
+            f"{target} is in the run directory {secret}, which holds the noise key, and a report is "
+            "made to be shown: give a path outside of it."
+        )
+    page = render(content)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgument(
+            f"the report cannot be written to {target} ({error.strerror}): give another path."
+        ) from error
+    return target
 
 
 def header(content: Content) -> Html:
@@ -116,12 +221,12 @@ def in_numbers(content: Content) -> Html:
     pictures = tag(
         "div",
         figure(
-            figures.epsilon_curve(privacy.mu, privacy.delta, privacy.slack),
+            epsilon_curve(privacy.mu, privacy.delta, privacy.slack),
             "Epsilon and delta are one curve: the smaller the additive slack delta, the larger "
             "epsilon.",
         ),
         figure(
-            figures.attack_curve(privacy.mu),
+            attack_curve(privacy.mu),
             tag("span", css="key"),
             "The best attack there is: how often it names a record that was used, against how often "
             "it names that record where another one was. ",
@@ -148,3 +253,19 @@ def in_numbers(content: Content) -> Html:
 def _best_guess(mu: float) -> str:
     """The largest chance of a right guess between two equally likely neighbours: Phi(mu / 2)."""
     return f"{float(round_up(float(norm.cdf(mu / 2)), 3)):.1%}"
+
+
+_SECTIONS = (
+    header,
+    in_words,
+    in_numbers,
+    sections.answer,
+    sections.noise,
+    sections.stationarity,
+    sections.utility,
+    sections.plan,
+    sections.ledger,
+    sections.reproduce,
+    sections.cite,
+    sections.footer,
+)

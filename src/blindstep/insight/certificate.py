@@ -12,10 +12,17 @@ from jaxtyping import Float, PyTree
 
 from blindstep.errors import InvalidArgument, count, positive, probability
 from blindstep.estimate.bounds import Bounds
-from blindstep.insight.certificate import private
-from blindstep.insight.certificate.estimates import Source, derivative_is_true, rows_to_explore
-from blindstep.insight.certificate.private import Measured
-from blindstep.insight.certificate.search import Bundle, search, shortest_in_hull, stratified_error
+from blindstep.insight import certificate_private as private
+from blindstep.insight.certificate_private import Measured
+from blindstep.insight.certificate_search import (
+    Bundle,
+    Source,
+    derivative_is_true,
+    rows_to_explore,
+    search,
+    shortest_in_hull,
+    stratified_error,
+)
 from blindstep.losses.evaluators import LossEvaluator, evaluator, float64
 from blindstep.losses.pytrees import Loss, ParameterSpace
 from blindstep.private.statement import SEEDED, Privacy, Statement, round_up

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Int
 
-from blindstep.insight.demo.story import NO_PRIVACY, Row, Say, Story, rows_of
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import plan
 from blindstep.planning.questions import Questions
@@ -18,6 +17,8 @@ from blindstep.private.statement import Privacy
 from blindstep.run.ask_tell import Optimizer
 from blindstep.run.progress import RunProgress
 from blindstep.run.result import Result
+
+from .story import NO_PRIVACY, Row, Say, Story, rows_of
 
 WEIGHTS, ITEMS = 20, 10
 USERS = 200_000
