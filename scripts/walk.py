@@ -307,7 +307,9 @@ def by_torch(_: bs.Plan) -> tuple[list[Walk], Walk]:
     def walked(*arguments: Any) -> Any:
         sys.setprofile(None)
         program, *_ = eqx.filter_make_jaxpr(release.__wrapped__)(*arguments)
-        marked = [holds(leaf) for leaf in jax.tree.leaves(eqx.filter(arguments, eqx.is_array))]
+        # The losses are in the run's units here, so they are told by their place.
+        leaves = jax.tree.leaves(eqx.filter(arguments, eqx.is_array))
+        marked = [leaf is arguments[-2] for leaf in leaves]
         walks.extend(in_program(program.jaxpr, marked, step=True))
         out = release(*arguments)
         # What was released is followed on, by the modules that have it in hand.
@@ -349,7 +351,6 @@ def by_torch(_: bs.Plan) -> tuple[list[Walk], Walk]:
 
 def by_service(_: bs.Plan) -> tuple[list[Walk], Walk]:
     """The service: an answer is sealed into its database, and comes back when its step closes."""
-    from blindstep.serve.config import Settings
 
     from blindstep.serve import closing, design, voting
     from blindstep.serve.database import Database
@@ -363,7 +364,9 @@ def by_service(_: bs.Plan) -> tuple[list[Walk], Walk]:
     asked["parameters"] = [{"name": "red", "low": -1, "high": 1}]
     with tempfile.TemporaryDirectory() as directory:
         url = f"sqlite:///{directory}/votes.db"
-        studies = Studies(Database(Settings(database=url).database), secrets)
+        database = Database(url)
+        database.migrate()
+        studies = Studies(database, secrets)
         number = studies.number(studies.create(StudySpec.model_validate(asked)))
         made = studies.design(number)
         people = [secrets.person(studies.name(number), "anna")]
@@ -376,7 +379,7 @@ def by_service(_: bs.Plan) -> tuple[list[Walk], Walk]:
             voting.serve(studies.database, number, length, [], sealed)
             closing.freeze(studies, number)
             closing.release(studies, number)
-        studies.database.close()
+        database.close()
     return _parted(seen, walks[0], ("serve",))
 
 

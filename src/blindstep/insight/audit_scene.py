@@ -21,9 +21,8 @@ from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
 from blindstep.estimate.bounds import Bounds
 from blindstep.losses.pytrees import Loss, ParameterSpace
 from blindstep.optimize.learners import AdaptiveStep, Choice, Pace
-from blindstep.optimize.machine import Machine
+from blindstep.optimize.machine import FlatSpace, Machine, Path
 from blindstep.optimize.prefix import Prefix
-from blindstep.optimize.space import FlatSpace, Path
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate, Memory, Permit
 from blindstep.private.lattice import STD
