@@ -26,7 +26,7 @@ POINTS = np.random.default_rng(1).normal(size=(10, 4, 2))
 
 
 @pytest.fixture(autouse=True)
-def _no_warden_stays():
+def _no_supervisor_stays():
     yield
     isolation.dismiss()
 
@@ -105,7 +105,7 @@ def test_a_run_is_that_without_the_record(pool):
     assert not same(run("host", plan=SHORT, data=DATA, timeout=60.0), expected)
 
 
-# -- the warden -----------------------------------------------------------------------------------
+# -- the supervisor -----------------------------------------------------------------------------------
 
 
 def spoiled(how):
@@ -135,7 +135,7 @@ def test_a_late_call_has_no_value_and_nor_have_those_after_it():
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.slow
-def test_a_record_that_takes_the_warden_down_counts_zero_alone(monkeypatch, number):
+def test_a_record_that_takes_the_supervisor_down_counts_zero_alone(monkeypatch, number):
     monkeypatch.setattr(isolation, "_PATIENCE", 0.5)
     monkeypatch.setattr(isolation_worker, "_PATIENCE", 0.1)
     values = apart(spoiled(lambda: os.kill(os.getppid(), number)), timeout=0.5)
@@ -144,7 +144,7 @@ def test_a_record_that_takes_the_warden_down_counts_zero_alone(monkeypatch, numb
     np.testing.assert_array_equal(values, expected)
 
 
-def test_a_warden_that_dies_once_costs_nobody_a_value(tmp_path):
+def test_a_supervisor_that_dies_once_costs_nobody_a_value(tmp_path):
     once = str(tmp_path / "once")
 
     def dies():
@@ -232,10 +232,10 @@ def test_memory_of_a_cell_is_a_fair_share_of_what_there_is():
 
     share = isolation_worker._memory() // (len(os.sched_getaffinity(0)) + 1)
     found = apart(limits)
-    assert np.all((share <= found) & (found < share + 2**31))  # and what the warden itself has
+    assert np.all((share <= found) & (found < share + 2**31))  # and what the supervisor itself has
 
 
-def test_the_user_s_interrupt_ends_a_run_with_a_limit_and_its_warden():
+def test_the_user_s_interrupt_ends_a_run_with_a_limit_and_its_supervisor():
     main = threading.main_thread().ident
 
     def sleeps(x, z):
@@ -248,7 +248,7 @@ def test_the_user_s_interrupt_ends_a_run_with_a_limit_and_its_warden():
     with pytest.raises(KeyboardInterrupt):
         apart(sleeps)
     timer.join()
-    assert isolation._kept.warden is None
+    assert isolation._local.supervisor is None
 
 
 def test_a_worker_s_output_is_silent_in_any_language(capfd):

@@ -59,7 +59,7 @@ def test_a_time_limit_is_kept_for_people():
     np.testing.assert_array_equal(found.means, alone.means)
 
 
-def test_the_loss_of_a_person_brings_no_jax_to_a_cell():
+def test_the_loss_of_a_person_brings_no_jax_to_a_sandbox():
     code = "import blindstep.losses.portable, sys; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 

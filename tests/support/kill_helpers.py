@@ -45,7 +45,7 @@ def then(cls, name, report):
         return out
     setattr(cls, name, wrapped)
 
-def standing(opt):
+def snapshot(opt):
     answered = 0 if opt.done else len(opt.ask()) - len(opt.unanswered())
     return opt.round * HORIZON + opt.step, answered
 

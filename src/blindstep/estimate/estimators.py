@@ -19,7 +19,7 @@ A record hands a vector to the gate. With directions of its own the vector is e.
 a block shares the vector is the q coefficients (d/q) c_j; the directions are multiplied in after the
 release. The gate clips the vector. Clamps on function differences decide how much there is to clip.
 
-How much is computed at once, by the size of the machine. Results are the same, up to rounding.
+Work is cut into chunks by the size of the machine; results are the same, up to rounding.
 """
 
 from __future__ import annotations

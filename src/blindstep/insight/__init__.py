@@ -1,1 +1,1 @@
-"""What people look at: tables, reports, certificates, the audit and the demonstration."""
+"""What people read about a run: tables, reports, certificates and the audit."""

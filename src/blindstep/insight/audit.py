@@ -1,14 +1,13 @@
 """An audit of a plan: a lower bound on mu, measured through the real driver, against what is claimed.
 
-What is claimed comes from the plan's budget and its own statement; what is measured comes from what
-the code does. Beside the statistics there are exact checks, of what statistics could only suggest.
-`docs/audit.md` says how to read it and what it cannot see.
+The claim comes from the plan's budget and its own statement; the measurement comes from what the
+code does. Exact checks complement the statistics. `docs/audit.md` says how to read an audit and what
+it cannot see.
 
-One run with a canary in every block: an audit for runs that are too long to be repeated.
-
-Each block's canary is a worst-case record whose value, z = +1 or z = -1, is decided by a coin of its
-own. The run is made once. From the releases of each block its coin is guessed, and the correct guesses
-are counted (`audit_bounds.mu_from_guesses` says why that is sound).
+Runs that are too long to be repeated are audited with a canary in every block: a worst-case record
+whose value, z = +1 or z = -1, is decided by a coin of its own. The run is made once. From the
+releases of each block its coin is guessed, and the correct guesses are counted
+(`audit_bounds.mu_from_guesses` says why that is sound).
 """
 
 from __future__ import annotations
@@ -199,9 +198,9 @@ def audit(
 def claimed_mu(scene: Scene) -> float:
     """What the plan claims to spend: by its own terms, and by the budget that was asked for.
 
-    The noise is calibrated so that all of mu is spent. A plan by the paper's corollary spends less, since
-    that takes the largest sensitivity times the largest column norm, wherever they are. Terms
-    whose mu rose together with a noise that fell are held to the budget.
+    The noise is calibrated so that all of mu is spent. A plan by the paper's corollary spends less,
+    because it multiplies the largest sensitivity by the largest column norm, wherever they occur.
+    Terms whose mu rose while their noise fell are held to the budget.
     """
     plan, terms, share = scene.plan, scene.terms, 1.0
     if plan.by_corollary:

@@ -1,22 +1,19 @@
-"""Lower bounds on mu from counted guesses, and the exact conversions, worked out a second time.
+"""The audit's attack over many short runs, and the lower bounds on mu that counted guesses prove.
 
 Nothing here uses `private.accounting`: an audit that borrowed the arithmetic of what it audits would
 share its mistakes.
 
-An audit for people: a table and a picture.
+A *trial* is what one noise key adds in one direction over the releases of a block. In direction 0
+the two data sets differ, and both are really run. The other directions are orthogonal to it: the
+noise there is that of the same real releases, and the trial asks what a record that pushes that way
+would have caused. Coordinates are promised independent noise, so directions are independent trials.
 
-Many short runs under fresh noise: the attack that knows everything but which record it was.
-
-A *trial* is what one noise key adds in one direction (a lane) over the releases of a block. In lane 0
-the two data sets differ, and both are really run. The other lanes are orthogonal to it: the noise
-there is that of the same real releases, and the trial asks what a record that pushes that way would
-have caused. Coordinates are promised independent noise, so lanes are independent trials.
-
-The adversary does not believe what the code claims about its noise. From a first part of the keys it
-learns the covariance of all that it sees: in the block of the changed record, in the next one, and in
-the first ones of the next round and the next pass. Its score is the best linear one for *that* noise.
-So it profits from noise that is used again in another step, block, round or pass, or that is missing
-somewhere. The score is then fixed, and the other keys are counted.
+The adversary knows everything except which record was used, and does not believe what the code
+claims about its noise. From some of the keys it learns the covariance of all that it sees: in the
+block of the changed record, in the next one, and in the first ones of the next round and the next
+pass. Its score is the best linear one for *that* noise. So it gains from noise that is reused in
+another step, block, round or pass, or that is missing somewhere. The score is then fixed, and the
+other keys are counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which points to take gradients at: the ones that shorten the shortest combination most.
+"""The certificate's search: which points to take gradients at, and the estimates made there.
 
 p = argmin |g| over the hull of the gradients so far is optimal for the whole ball when
-<grad F(y), p> >= |p|^2 for every y in it. So each round looks for a y that breaks this:
+<grad F(y), p> >= |p|^2 for every y in it. So each round looks for a y that violates this:
 
 - along -p, at several distances: where F stops falling along -p, its gradient has turned (the step
   of Goldstein 1977, and of Mahdavi-Amiri and Yousefpour 2012);
@@ -10,24 +10,18 @@ p = argmin |g| over the hull of the gradients so far is optimal for the whole ba
   point of the bundle is a direction across all kinks in between; bent towards -p and at random;
 - anywhere in the ball (gradient sampling: Burke, Lewis and Overton 2005).
 
-The most violating ones join, and the shortest combination is solved for again: a fully corrective
-conditional-gradient method. It decides how tight the certificate is, never whether it is true.
+The worst violations join, and the shortest combination is solved for again, by non-negative least
+squares: a fully corrective conditional-gradient method. The search decides how tight the certificate
+is, never whether it is true. Every point gets a random shift, so that with probability 1 the loss is
+differentiable there (Rademacher): at a kink, automatic differentiation may not return a subgradient.
 
-Every point gets a random shift, so that with probability 1 the loss is differentiable there
-(Rademacher): at a kink itself, automatic differentiation may return what is no subgradient.
-
-How far estimated vectors can be from their means: bounds that hold with stated confidence.
-
-Every bound is for the Euclidean norm and free of the dimension (Pinelis 1994, Theorem 3.4: for
-independent vectors X_j of mean 0 with |X_j| <= a and sum E|X_j|^2 <= T,
+How far estimates can be from their means is bounded with a stated confidence, for the Euclidean norm
+and in any dimension (Pinelis 1994, Theorem 3.4: for independent X_j of mean 0 with |X_j| <= a and
+sum E|X_j|^2 <= T,
 
     P(|sum X_j| >= t) <= 2 exp(-T/a^2 h(a t / T)) <= 2 exp(-t^2 / (2 (T + a t / 3)))
 
 with h(u) = (1+u) ln(1+u) - u; the second step is Bernstein's).
-
-The shortest vector in the convex hull of gradients, by non-negative least squares.
-
-Gradients near a point, exact or estimated: what the search looks at and the bound is made of.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The page: one HTML file with its style and pictures inside, and no reference to anything else.
+"""Reports: one self-contained HTML file about a run, of public quantities only.
 
-The first sections of a report: what is guaranteed, in words and in numbers.
+The page has its style and pictures inside and refers to nothing else. Its first sections, here, say
+what is guaranteed, in words and in numbers; `report_sections` has the others.
 """
 
 from __future__ import annotations

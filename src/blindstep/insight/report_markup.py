@@ -1,10 +1,9 @@
-"""Small pieces of HTML. Whatever goes in as text comes out escaped; `Html` goes in as it is.
+"""HTML and pictures of a report. Text is escaped; `Html` is inserted as it is.
 
-The report's pictures: SVG by matplotlib, in the colours of the page, light or dark.
-
-matplotlib is imported only when a picture is drawn. It draws in stand-in colours, which become CSS
-variables of the page; fonts are the page's; names that other parts of a page could share, addresses
-of name spaces and meta data are taken out, so that nothing in it refers to anything outside.
+Pictures are SVG by matplotlib, which is imported only when one is drawn. They are drawn in stand-in
+colours, which become CSS variables of the page, so that they follow its light and dark colours. Fonts
+are those of the page. Names that could clash, namespaces and metadata are removed, so that a picture
+refers to nothing outside.
 """
 
 from __future__ import annotations

@@ -159,8 +159,8 @@ class Checkpoint:
                 )
             if _STATE.fullmatch(body["state"]) is None:
                 raise ValueError("it names no state")
-            told = {name: body[name] for name in ("run", "plan", "data", "position", "unit")}
-            meta = CheckpointMeta(**told, ledger=Head(*body["ledger"]))
+            named = {name: body[name] for name in ("run", "plan", "data", "position", "unit")}
+            meta = CheckpointMeta(**named, ledger=Head(*body["ledger"]))
             return meta, body["state"], str(body["state_sha256"]), content
         except (ValueError, KeyError, TypeError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).rstrip(".")

@@ -68,7 +68,7 @@ def of_data(data: PyTree, group: JaxGroup | None = None) -> str:
     are sharded. Cost: every byte is read once and hashed on one core (1.3 GB a second, measured on a
     memory-mapped file of 128 MiB), 16 MiB at a time. A JAX array is copied to the host shard by shard.
 
-    Of an array that is spread over processes, each process of the `company` reads its own share. The
+    Of an array that is spread over processes, each process of the `group` reads its own share. The
     fingerprint is the same in all of them; it is also one of who holds which share.
     """
     digest = hashlib.sha256()

@@ -231,8 +231,8 @@ class Session:
         if several:
             keys = self.keys if group.leads else None
             own = RunSnapshot(self.state, self._memory, self.position, self.saved)
-            standing, self.keys = storage.share(group, own, keys)
-            self.state, self._memory, self.position, self.saved = standing
+            snapshot, self.keys = storage.share(group, own, keys)
+            self.state, self._memory, self.position, self.saved = snapshot
 
     def _draw(self, seed: int | None) -> None:
         self.keys = fresh_keys(seed)
@@ -273,7 +273,7 @@ class Session:
         self._draw(seed)
         # No seed makes this, so that names tell nothing even to someone who knows the seed.
         self._secret = fresh_keys().noise.words().tobytes()
-        self._run = f"{self._storage.word}-{os.urandom(6).hex()}"
+        self._run = f"{self._storage.run_label}-{os.urandom(6).hex()}"
         ledger = self._open_ledger(None)
         own = ledger.account.runs if self._storage.ledger is None else {}
         parts = self._parts()
@@ -341,7 +341,7 @@ class Session:
         """Open the ledger for the run whose checkpoint was just read."""
         path, budget = self._storage.ledger_path, self._storage.budget
         # Whoever names a ledger says that these are its people, whatever their data look like here.
-        cohort = cohort_of(path) or self._storage.cohort or self._storage.word
+        cohort = cohort_of(path) or self._storage.cohort or self._storage.run_label
         limit = None if budget is None else budget.mu
         self._ledger = Ledger.open(path, cohort=cohort, budget=limit, head=meta and meta.ledger)
         # Another process may have saved between our reading the checkpoint and taking the lock.

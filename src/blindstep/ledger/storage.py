@@ -88,10 +88,10 @@ class Storage:
         if not self:
             return self
         inside = None if self.directory is None else os.path.join(self.directory, folder)
-        return Storage(inside, self.ledger_as_given, self.budget, self.cohort or self.word)
+        return Storage(inside, self.ledger_as_given, self.budget, self.cohort or self.run_label)
 
     @property
-    def word(self) -> str:
+    def run_label(self) -> str:
         """What people will recognise the run by: its directory's name. It tells nothing of the data."""
         return os.path.basename(os.path.abspath(self.directory or "run")) or "run"
 
@@ -255,11 +255,11 @@ def share(group: JaxGroup, own: RunSnapshot, keys: Keys | None) -> tuple[RunSnap
     """
     saved = own.saved
 
-    def told() -> list[Any]:
+    def described() -> list[Any]:
         assert keys is not None
         return [own.position, keys.seeded, {n: (a.shape, a.dtype.str) for n, a in saved.items()}]
 
-    position, seeded, like = group.led("standing", told)
+    position, seeded, like = group.led("snapshot", described)
     if not group.leads:
         saved = {name: np.zeros(shape, dtype) for name, (shape, dtype) in like.items()}
     words = [np.zeros(8, np.uint32), np.zeros(2, np.uint32)]
@@ -269,5 +269,5 @@ def share(group: JaxGroup, own: RunSnapshot, keys: Keys | None) -> tuple[RunSnap
     noise, public, *rest = group.share("state", [*words, *map(np.asarray, leaves), *saved.values()])
     state, memory = structure.unflatten(map(jnp.asarray, rest[: len(leaves)]))
     saved = dict(zip(saved, rest[len(leaves) :], strict=True))
-    standing = RunSnapshot(state, memory, position, saved)
-    return standing, Keys(NoiseKey(noise), public_key(public), seeded)
+    snapshot = RunSnapshot(state, memory, position, saved)
+    return snapshot, Keys(NoiseKey(noise), public_key(public), seeded)

@@ -23,7 +23,7 @@ Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 MakeExecutor = Callable[[], concurrent.futures.Executor]
 # A cancelled task of asyncio's kind is no Exception.
 _Lost = (Exception, asyncio.CancelledError)
-Outcome = np.ndarray | BaseException
+Answer = np.ndarray | BaseException
 
 # How often tasks are given out before those that are lost are taken apart, record by record.
 _TRIES = 3
@@ -94,8 +94,8 @@ class Host:
     def ray(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         """A map over Ray tasks, which Ray itself repeats when their worker dies: map=Host.ray.
 
-        Needs `ray.init(...)` before, and the extra `blindstep[ray]`. An item whose worker died each time
-        gives Ray's error in place of a value, so that the others keep theirs.
+        Call `ray.init(...)` first; needs the extra `blindstep[ray]`. An item whose worker died each
+        time gets Ray's error as its value, so that the others keep theirs.
         """
         return _through_ray(function, items)
 
@@ -136,7 +136,7 @@ class Engine:
         A task without a record finds the workers in threads that cannot keep a time limit, and a loss
         that cannot be loaded there. Workers that do not answer at all are left to `perform`.
         """
-        for _ in self._outcomes([nobody]):
+        for _ in self._answers([nobody]):
             pass
 
     def close(self) -> None:
@@ -147,18 +147,18 @@ class Engine:
 
     def _try(self, tasks: Sequence[Task], results: dict[int, np.ndarray]) -> None:
         left = [place for place in range(len(tasks)) if place not in results]
-        for place, outcome in self._outcomes([tasks[place] for place in left]):
+        for place, outcome in self._answers([tasks[place] for place in left]):
             if isinstance(outcome, np.ndarray):
                 results[left[place]] = outcome
 
     def _alone(self, task: Task) -> np.ndarray:
         """One record's values, with nobody else at work that it could take down."""
         for _ in range(2):
-            ((_, outcome),) = self._outcomes([task])
+            ((_, outcome),) = self._answers([task])
             if isinstance(outcome, np.ndarray):
                 return outcome
             self._renew()
-        ((_, outcome),) = self._outcomes([task.nobody()])
+        ((_, outcome),) = self._answers([task.nobody()])
         if not isinstance(outcome, np.ndarray):
             raise EngineLost(
                 f"the workers do not answer any more ({type(outcome).__name__}, after {_TRIES} "
@@ -168,7 +168,7 @@ class Engine:
             ) from None
         return task.voided()
 
-    def _outcomes(self, tasks: list[Task]) -> Iterator[tuple[int, Outcome]]:
+    def _answers(self, tasks: list[Task]) -> Iterator[tuple[int, Answer]]:
         """Each task's number with its values, or with the engine's error, in any order."""
         through_map = self._given is None and self._make is None
         for place, outcome in (self._through_map if through_map else self._through_executor)(tasks):
@@ -178,7 +178,7 @@ class Engine:
                 raise InvalidArgument(str(reason)) from None
             yield place, outcome
 
-    def _through_map(self, tasks: list[Task]) -> Iterator[tuple[int, Outcome]]:
+    def _through_map(self, tasks: list[Task]) -> Iterator[tuple[int, Answer]]:
         done = 0
         try:
             for values in (self._map or map)(perform, tasks):
@@ -187,7 +187,7 @@ class Engine:
         except _Lost as error:
             yield from ((place, error) for place in range(done, len(tasks)))
 
-    def _through_executor(self, tasks: list[Task]) -> Iterator[tuple[int, Outcome]]:
+    def _through_executor(self, tasks: list[Task]) -> Iterator[tuple[int, Answer]]:
         futures: dict[Any, int] = {}
         for place, task in enumerate(tasks):
             try:

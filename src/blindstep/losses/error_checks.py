@@ -1,16 +1,15 @@
-"""`equinox.error_if` inside a compiled loss: it voids the record that fails, and says nothing.
+"""Losses that raise inside a compiled program: by `equinox.error_if`, or in a callback.
 
 Left alone, equinox ends the whole program when the check of one record fails, and that the run ended
-tells something about that record which no noise hides. Its own mode "nan" is no remedy: it asks whether
-*any* record of the batch fails, and would void them all. So while a loss is traced, a check becomes an
-operation on its own record: `where(failed, NaN, value)`.
+reveals something about that record which no noise hides. Its own mode "nan" does not help: it asks
+whether *any* record of the batch fails, and would void them all. So while a loss is traced, a check
+becomes an operation on its own record: `where(failed, NaN, value)`.
 
-Guarantee: under `vmap` such an operation acts on each record apart, so the value of a record depends on
-that record alone, and no exception and no callback is left in the program.
+Guarantee: under `vmap` such an operation acts on each record separately, so the value of a record
+depends on that record alone, and no exception and no callback is left in the program.
 
-A loss that raises while a compiled program runs: in a callback.
-
-Also by `equinox.error_if`, in a version of equinox whose checks `error_checks` cannot replace.
+Callbacks that raise, and checks in a version of equinox that this module cannot change, end the run
+with `LossFailed`.
 """
 
 from __future__ import annotations

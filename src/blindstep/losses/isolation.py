@@ -1,12 +1,13 @@
-"""Evaluations with a time limit: each record in a process of its own that can be killed.
+"""Evaluations with a time limit: each record in a sandbox, a process of its own that can be killed.
 
-Whoever performs a task (a pool's worker, Dask's, Ray's, or the run itself) keeps one warden for each
-of its threads, a process that runs `cells.py`. The loss goes there once; then, for each record, its
-parameters and the record.
+Each thread that performs tasks (in a pool's worker, Dask's, Ray's, or the run itself) has a
+supervisor, a process that runs `isolation_worker.py`. The supervisor receives the loss once, and
+then, for each record, the parameters and the record.
 
 Guarantee: a record's values depend on the record, the points and the loss, and on whether its own
-calls were in time. A warden that dies is replaced and the record in its cell is asked once more,
-alone; if the warden dies again, that record has no values. No neighbour is asked again or voided.
+calls finished in time. A supervisor that dies is replaced and the record in its sandbox is evaluated
+once more, alone; if the supervisor dies again, that record has no values. No other record is
+evaluated again or voided.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from blindstep.errors import InvalidArgument
 from blindstep.losses import isolation_worker
 from blindstep.losses.pytrees import Loss
 
-# Seconds past all time limits after which a warden that does not answer counts as dead.
+# Seconds past all time limits after which a supervisor that does not answer counts as dead.
 _PATIENCE = 60.0
 
 
-class _WardenLost(Exception):
-    """The warden is dead or does not answer."""
+class _SupervisorLost(Exception):
+    """The supervisor is dead or does not answer."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +67,18 @@ def check_fork() -> None:
 
 
 def ready(loss: Sealed, timeout: float) -> None:
-    """See that this thread has a warden with this loss; raises if the loss cannot be loaded."""
+    """Make sure that this thread has a supervisor with this loss; raise if it cannot be loaded."""
     check_fork()
-    held: _Warden | None = getattr(_kept, "warden", None)
+    held: _Supervisor | None = getattr(_local, "supervisor", None)
     if held is None or not held.serves(loss, timeout):
         dismiss()
-        _kept.warden = _Warden(loss, timeout)
+        _local.supervisor = _Supervisor(loss, timeout)
 
 
 def values_apart(
     loss: Sealed, timeout: float, points: bytes, record: PyTree, number: int, *, worker: bool
 ) -> Float[np.ndarray, " number"]:
-    """One record's values, from a cell of its own; NaN from the first call on that gave none.
+    """One record's values, from its own sandbox; NaN from the first call that gave none.
 
     Args:
         loss: what to evaluate.
@@ -96,10 +97,10 @@ def values_apart(
     for _ in range(2):
         ready(loss, timeout)
         try:
-            return _kept.warden.values(points, message, number)
+            return _local.supervisor.values(points, message, number)
         except BaseException as error:
             dismiss()  # an answer that is still to come must not be taken for another's
-            again = (_WardenLost, KeyboardInterrupt) if worker else _WardenLost
+            again = (_SupervisorLost, KeyboardInterrupt) if worker else _SupervisorLost
             if not isinstance(error, again):
                 raise
     return missing
@@ -116,15 +117,15 @@ def points_message(points: list[PyTree], rows: int | None) -> bytes:
 
 
 def dismiss() -> None:
-    """End this thread's warden, if it has one."""
-    held: _Warden | None = getattr(_kept, "warden", None)
+    """End this thread's supervisor, if it has one."""
+    held: _Supervisor | None = getattr(_local, "supervisor", None)
     if held is not None:
-        _kept.warden = None
+        _local.supervisor = None
         held.end()
 
 
-class _Warden:
-    """The near end of a warden: a process, two pipes, one question at a time."""
+class _Supervisor:
+    """The near end of a supervisor: a process, two pipes, one question at a time."""
 
     def __init__(self, loss: Sealed, timeout: float) -> None:
         self._loss, self._timeout, self._points = loss, timeout, b""
@@ -147,7 +148,7 @@ class _Warden:
                 self._receive(isolation_worker.HEADER.size, None)
             )[1]
             said = self._receive(length, None).decode()
-        except _WardenLost:
+        except _SupervisorLost:
             said = "the process died"
         if said:
             self.end()
@@ -157,7 +158,7 @@ class _Warden:
             )
 
     def serves(self, loss: Sealed, timeout: float) -> bool:
-        """Whether this warden has that loss, and is not that of the process this one forked from."""
+        """Whether this supervisor has that loss and belongs to this process, not to its parent."""
         if (self._owner, self._timeout) != (os.getpid(), timeout) or loss != self._loss:
             return False
         self._loss = loss  # every task brings its own copy; the same object is compared in no time
@@ -179,7 +180,7 @@ class _Warden:
             while left:
                 left = left[self._process.stdin.write(left) or 0 :]
         except OSError:
-            raise _WardenLost from None
+            raise _SupervisorLost from None
 
     def _receive(self, length: int, patience: float | None) -> bytes:
         assert self._process.stdout is not None
@@ -189,18 +190,18 @@ class _Warden:
         while len(parts) < length:
             left = None if until is None else 1000 * max(0.0, until - time.monotonic())
             if not waiting.poll(left):
-                raise _WardenLost
+                raise _SupervisorLost
             some = self._process.stdout.read(length - len(parts))
             if not some:
-                raise _WardenLost
+                raise _SupervisorLost
             parts += some
         return bytes(parts)
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    """End a warden: it ends by itself, with its cell, when its input does."""
+    """End a supervisor: it ends by itself, with its sandbox, when its input does."""
     if os.getpid() != owner:
-        return  # a forked copy of the owner; the warden is not its own
+        return  # a forked copy of the owner; the supervisor is not its own
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.close()
@@ -212,4 +213,4 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
     process.stdout.close()
 
 
-_kept = threading.local()
+_local = threading.local()

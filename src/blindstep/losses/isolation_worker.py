@@ -1,13 +1,13 @@
-"""The warden: a small process that evaluates every record in a process of its own, a *cell*.
+"""The supervisor: a small process that evaluates every record in a process of its own, a *sandbox*.
 
 `isolation.py` starts this file by its path, so it imports the standard library and nothing else: a
-warden holds what the loss needs, no JAX unless the loss does. It has one thread. For each record it
+supervisor holds what the loss needs, no JAX unless the loss does. It has one thread. For each record it
 
-    forks a cell -> reads the values that the cell writes, each within the time limit -> kills the
-    cell and all that it started -> answers, NaN where a value is missing
+    forks a sandbox -> reads the values that the sandbox writes, each within the time limit -> kills the
+    sandbox and all that it started -> answers, NaN where a value is missing
 
-Guarantee: what a record does in its cell (spin, sleep, hoard, exit, crash, raise, print, change the
-interpreter) ends with the cell. The limit is measured here, where nothing else is done, and a value
+Guarantee: what a record does in its sandbox (spin, sleep, hoard, exit, crash, raise, print, change the
+interpreter) ends with the sandbox. The limit is measured here, where nothing else is done, and a value
 that is there is read before anybody is called late. So only the machine's total load is shared.
 
 Messages are a kind, a length and that many bytes: L loads a loss, P sets the points for all records
@@ -39,12 +39,12 @@ except ImportError:  # Windows: there, time limits are refused
 
 HEADER = struct.Struct("<cQ")
 NAN = struct.pack("<d", float("nan"))
-# Seconds to wait for a killed cell to be gone. One that the kernel holds longer is left to it.
+# Seconds to wait for a killed sandbox to disappear. After that it is left to the kernel.
 _PATIENCE = 1.0
-# Seconds without a message after which a warden ends; who needs one again makes another. So none stays
-# behind in the workers of a cluster after the run.
+# Seconds without a message after which a supervisor ends, so that none is left in the workers of a
+# cluster after the run. A new one is started when needed.
 _IDLE = 300.0
-# Bytes that a cell may always have, on machines with many processors and little memory.
+# Bytes that a sandbox may always have, on machines with many processors and little memory.
 _LEAST_ROOM = 2**28
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # of Linux's prctl
 
@@ -52,7 +52,7 @@ _DEATH_SIGNAL, _SUBREAPER = 1, 36  # of Linux's prctl
 def number(value: object) -> float:
     """One answer as a float, NaN if it is not one real number. Never raises on a value."""
     try:
-        if hasattr(value, "item"):  # NumPy's, JAX's, and whoever else's arrays of one number
+        if hasattr(value, "item"):  # arrays of one number: NumPy's, JAX's and others'
             value = value.item()  # pyright: ignore[reportAttributeAccessIssue]
         return float(value) if isinstance(value, Real) else float("nan")
     except BaseException:
@@ -72,39 +72,39 @@ def numbers_of_rows(value: Any, rows: int) -> Any:
         return None
 
 
-# -- a cell ---------------------------------------------------------------------------------------
+# -- a sandbox ------------------------------------------------------------------------------------
 
 
-def _live(warden: Warden, record: bytes, pipe: int) -> None:
-    """All that a cell does: shut itself in, evaluate, write each value as it comes."""
+def _live(supervisor: Supervisor, record: bytes, pipe: int) -> None:
+    """The whole life of a sandbox: restrict itself, evaluate, and write each value as it comes."""
     os.setsid()  # what it starts is killed with it
-    warden.prctl(_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != warden.pid:
+    supervisor.prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != supervisor.pid:
         return
-    os.close(warden.requests)
-    os.close(warden.answers)
+    os.close(supervisor.requests)
+    os.close(supervisor.answers)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _shut_in(warden.room)
+    _restrict(supervisor.room)
     if numpy := sys.modules.get("numpy"):
         numpy.seterr(all="ignore")
     if random := sys.modules.get("numpy.random"):
-        random.seed()  # else every cell would draw the warden's next numbers
+        random.seed()  # else every sandbox would draw the supervisor's next numbers
     held = pickle.loads(record)
-    for params in warden.points:
+    for params in supervisor.points:
         try:
-            value = warden.loss(params, held)
-        except BaseException:  # also an interrupt: nobody but the loss can send one to a cell
+            value = supervisor.loss(params, held)
+        except BaseException:  # also an interrupt: nobody but the loss can send one to a sandbox
             value = None
-        if warden.rows is None:
+        if supervisor.rows is None:
             answer = struct.pack("<d", number(value))
         else:
-            values = numbers_of_rows(value, warden.rows)
-            answer = NAN * warden.rows if values is None else values.tobytes()
+            values = numbers_of_rows(value, supervisor.rows)
+            answer = NAN * supervisor.rows if values is None else values.tobytes()
         _write(pipe, answer)
 
 
-def _shut_in(room: int | None) -> None:
-    """A limit on memory, and the first place on the kernel's list where memory runs out."""
+def _restrict(room: int | None) -> None:
+    """Limit memory, and let the kernel kill this process first if memory runs out."""
     if room is None or resource is None:
         return
     with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
@@ -116,16 +116,16 @@ def _shut_in(room: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-# -- the warden -----------------------------------------------------------------------------------
+# -- the supervisor -----------------------------------------------------------------------------------
 
 
-class Warden:
-    """One loss, one set of points at a time, and one cell at a time."""
+class Supervisor:
+    """One loss, one set of points at a time, and one sandbox at a time."""
 
     loss: Callable[[Any, Any], Any]
     points: list[Any]  # the parameters of each call of the loss
     rows: int | None  # values of one call of a vectorised loss; None: the loss gives one number
-    room: int | None = None  # the most data of a cell, in bytes; None where nothing is known
+    room: int | None = None  # the most data of a sandbox, in bytes; None where nothing is known
     timeout: float
 
     def __init__(self, requests: int, answers: int) -> None:
@@ -133,7 +133,7 @@ class Warden:
         self.prctl: Callable[[int, int], Any] = lambda *_: None
         if sys.platform == "linux":
             self.prctl = ctypes.CDLL(None).prctl
-        # Processes that a cell leaves behind become children of the warden, which kills them.
+        # Processes that a sandbox leaves behind become children of the supervisor, which kills them.
         self.prctl(_SUBREAPER, 1)
         self._own: set[int] = set()
 
@@ -147,19 +147,19 @@ class Warden:
             serving[kind](_read(self.requests, length))
 
     def _load(self, message: bytes) -> None:
-        """Take the loss in; answer with the name of the error that hinders it, or with nothing."""
+        """Load the loss; answer with the name of the error if it fails, else with nothing."""
         path, self.timeout, sealed = pickle.loads(message)
         sys.path[:] = path
         said = b""
         try:
             # With it come public examples of parameters and records without a row: whatever they
-            # need is imported here, once, and not by every cell within its time.
+            # need is imported here, once, and not by every sandbox within its time.
             self.loss, *_ = pickle.loads(sealed)
         except BaseException as error:
             said = type(error).__name__.encode()
         self._own = _children()
         gc.collect()
-        gc.freeze()  # cells share these pages as long as nobody touches them
+        gc.freeze()  # sandboxes share these pages as long as nobody touches them
         _write(self.answers, HEADER.pack(b"L", len(said)) + said)
 
     def _set_points(self, message: bytes) -> None:
@@ -168,8 +168,8 @@ class Warden:
 
     def _answer(self, record: bytes) -> None:
         mine, theirs = os.pipe()
-        cell = _fork()
-        if cell == 0:
+        sandbox = _fork()
+        if sandbox == 0:
             try:
                 os.close(mine)
                 _live(self, record, theirs)
@@ -178,13 +178,13 @@ class Warden:
         os.close(theirs)
         count = len(self.points) * (self.rows or 1)
         values = self._collect(mine, count)
-        self._clear(cell)
+        self._clear(sandbox)
         os.close(mine)
         whole = values[: len(values) // 8 * 8]
         _write(self.answers, bytes(whole) + NAN * (count - len(whole) // 8))
 
     def _collect(self, pipe: int, count: int) -> bytearray:
-        """What the cell writes, until it has all values, is gone, or lets a call be late."""
+        """What the sandbox writes, until all values are there, it is gone, or a call is too late."""
         waiting = select.poll()
         waiting.register(pipe, select.POLLIN)
         waiting.register(self.requests, 0)  # tells if the other side is gone
@@ -205,10 +205,10 @@ class Warden:
                     return values
         return values
 
-    def _clear(self, cell: int) -> None:
-        """Kill the cell, its session, and whatever left that session, until nothing is there."""
-        _kill(os.killpg, cell)
-        left, until = {cell}, time.monotonic() + _PATIENCE
+    def _clear(self, sandbox: int) -> None:
+        """Kill the sandbox, its session, and processes that left the session, until none remains."""
+        _kill(os.killpg, sandbox)
+        left, until = {sandbox}, time.monotonic() + _PATIENCE
         while left and time.monotonic() < until:
             for process in left:
                 _kill(os.kill, process)
@@ -219,7 +219,7 @@ class Warden:
 
 
 def _fork() -> int:
-    """Fork. Where the machine has no process left, wait: that is nobody's fault in particular."""
+    """Fork; wait while the machine has no process left, which no record is to blame for."""
     while True:
         try:
             return os.fork()
@@ -241,7 +241,7 @@ def _reap(process: int) -> bool:
 
 
 def _children() -> set[int]:
-    """The warden's children, where Linux tells."""
+    """The supervisor's children, where Linux tells."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return {int(pid) for pid in file.read().split()}
@@ -250,7 +250,7 @@ def _children() -> set[int]:
 
 
 def _room() -> int | None:
-    """Bytes of data that a cell may have: what the warden has, and a fair share of the memory.
+    """Bytes of data that a sandbox may have: what the supervisor has, and a fair share of the memory.
 
     The share is memory / (processors + 1). It is a public number: no record has a part in it.
     """
@@ -264,7 +264,7 @@ def _room() -> int | None:
 
 
 def _memory() -> int:
-    """The machine's memory, or that of the control group that the warden is in, if it is less."""
+    """The machine's memory, or that of the control group that the supervisor is in, if it is less."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     try:
         with open("/proc/self/cgroup") as file:
@@ -306,7 +306,7 @@ def _write(pipe: int, message: bytes) -> None:
 
 
 def main() -> None:
-    """Be a warden: messages come on standard input and are answered on standard output."""
+    """Run a supervisor: messages arrive on standard input and are answered on standard output."""
     requests, answers = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):  # whatever the loss prints, from any language
@@ -316,7 +316,7 @@ def main() -> None:
     logging.disable(sys.maxsize)
     if resource is not None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    Warden(requests, answers).serve()
+    Supervisor(requests, answers).serve()
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ class People:
 
     Attributes:
         identifiers: an identifier for each row: whole numbers, or text.
-        rows: how many rows of a person are used at most; of more, a choice by a public rule. The loss is
-            evaluated as often for everybody.
+        rows: the most rows of a person that are used; if there are more, a public rule chooses. The
+            loss is evaluated equally often for everybody.
     """
 
     identifiers: ArrayLike

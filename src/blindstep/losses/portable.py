@@ -1,21 +1,18 @@
-"""The loss of one person: the mean of the loss over the rows of theirs that are used.
+"""What a loss does for one person or one made-up record, without JAX: this code also runs in sandboxes.
 
-A person is a record (rows, used): `rows` slots, of which the first `used` hold rows that count. The
-other slots repeat a row of the same person. They are evaluated, too, and do not count, so that how
-often the loss is called tells nothing of how many rows somebody has:
+With a time limit, losses are called in processes of their own (`isolation_worker`), which must not have
+to import JAX. This file needs NumPy only.
+
+*A person* is a record (rows, used): `rows` slots, of which the first `used` hold rows that count. The
+other slots repeat a row of the same person. They are evaluated too and do not count, so that the number
+of calls does not reveal how many rows somebody has:
 
     f_person(params, (rows, used)) = sum over k < used of f(params, rows_k) / used
 
 Guarantee: a value that is not finite, or an exception, in a row that counts voids that person. One in
 any other slot changes nothing. The value depends on this person's rows alone.
 
-A time limit sends these losses to processes of their own, so this file needs NumPy and no JAX.
-
-What a loss does with one made-up record, in words.
-
-This runs in the user's process or, with a time limit, in a cell (`cells.py`). So it imports the
-standard library alone: a cell that needs no JAX stays without it. A made-up record is public. What a
-loss says about one may be told.
+*A made-up record* is public, so what a loss says about one may be repeated to the user (`try_loss`).
 """
 
 from __future__ import annotations
@@ -83,60 +80,60 @@ class VectorizedPersonLoss:
 _MOST_WORDS = 300
 
 
-class Outcome(NamedTuple):
-    """What came of one call of the loss."""
+class Trial(NamedTuple):
+    """How one call of the loss went."""
 
     number: bool  # it gave one real number, or one for each row
     finite: bool  # and a finite one
     said: str  # what is wrong; "" where nothing is
 
 
-def outcome(loss: Callable[..., Any], params: Any, record: Any, rows: int | None) -> Outcome:
+def try_loss(loss: Callable[..., Any], params: Any, record: Any, rows: int | None) -> Trial:
     """Call the loss once. Never raises; `rows` is how many numbers a vectorised loss gives."""
     try:
         value = loss(params, record)
     except BaseException as error:
-        return Outcome(False, False, f"raises {words(error)}")
+        return Trial(False, False, f"raises {words(error)}")
     if rows is not None:
         values = numbers_of_rows(value, rows)
         if values is None:
             wanted = f"one number for each of {rows} rows (shape ({rows},))"
-            return Outcome(False, False, f"gives {_described(value)}, not {wanted}")
+            return Trial(False, False, f"gives {_described(value)}, not {wanted}")
         return _judged(all(map(math.isfinite, values)))
     try:
         alone = value.item() if hasattr(value, "item") else value
     except BaseException:  # an array of several numbers has no item
         alone = None
     if not isinstance(alone, Real):
-        return Outcome(False, False, f"gives {_described(value)}, not one real number")
+        return Trial(False, False, f"gives {_described(value)}, not one real number")
     try:
         return _judged(math.isfinite(alone))
     except OverflowError:  # an integer past all floats
         return _judged(False)
 
 
-class Telling:
-    """A loss that writes what came of it to a file: the only way out of a cell but numbers."""
+class Reporting:
+    """A loss that writes its `Trial` to a file: apart from numbers, the only way out of a sandbox."""
 
     def __init__(self, loss: Callable[..., Any], path: str, rows: int | None) -> None:
         self.loss, self.path, self.rows = loss, path, rows
 
     def __call__(self, params: Any, record: Any) -> float:
-        """The value itself is nobody's concern here."""
-        Path(self.path).write_text(json.dumps(outcome(self.loss, params, record, self.rows)))
+        """Try the loss and write down how it went; the value does not matter."""
+        Path(self.path).write_text(json.dumps(try_loss(self.loss, params, record, self.rows)))
         return 0.0
 
 
-def told(path: str, otherwise: str) -> Outcome:
-    """What a `Telling` wrote there; `otherwise` says what happened if it wrote nothing."""
+def reported(path: str, otherwise: str) -> Trial:
+    """What a `Reporting` wrote there; `otherwise` says what happened if it wrote nothing."""
     try:
-        return Outcome(*json.loads(Path(path).read_text()))
+        return Trial(*json.loads(Path(path).read_text()))
     except (OSError, ValueError):
-        return Outcome(False, False, otherwise)
+        return Trial(False, False, otherwise)
 
 
-def _judged(finite: bool) -> Outcome:
-    return Outcome(True, finite, "" if finite else "gives a number that is not finite")
+def _judged(finite: bool) -> Trial:
+    return Trial(True, finite, "" if finite else "gives a number that is not finite")
 
 
 def _described(value: Any) -> str:

@@ -1,10 +1,8 @@
 """Any pytree of parameters as one flat vector, any pytree of records as rows: checked before use.
 
-Data that the user has sharded over a mesh of devices: it stays where it is, and work follows it.
-
-Each device evaluates its share of a batch, and the gate adds up what the devices found, exactly.
-Noise and directions are functions of keys, the same on every device. So the result is that of one
-device, up to how the loss itself is rounded.
+Data that the user has sharded over a mesh of devices stays where it is: each device evaluates its share
+of a batch, and the gate adds up the shares exactly. Noise and directions are functions of keys, the
+same on every device. So the result is that of one device, up to rounding in the loss itself.
 """
 
 from __future__ import annotations

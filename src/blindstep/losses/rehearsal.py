@@ -1,18 +1,14 @@
-"""The loss is tried on made-up records before anything is charged.
+"""Rehearsal: the loss and its gradients are tried on made-up records before anything is charged.
 
-A loss that fails for everybody counts 0 for everybody, and its run is noise that was paid for. Nobody
-could be told during the run: what a loss does with a record is the record's secret. So it is tried
-first, at the start parameters, on records that are made up.
+A loss that fails for every record counts 0 for every record: the budget would be spent on noise. The
+run could not report it, because what a loss does with a record is secret. So it is tried first, at
+the start parameters, on records that are made up.
 
-Guarantee: of the data only names, shapes and dtypes enter, which are public; no value is read.
+A gradient can be missing, because JAX cannot differentiate the loss (whole numbers, callbacks, loops
+of unknown length). Or it can be useless: that of a staircase (a 0/1 loss, an accuracy, ranks) is 0
+wherever it exists.
 
-Whether a loss has gradients, found out before anything is charged.
-
-JAX may not know how to differentiate a loss (whole numbers, callbacks, loops of unknown length). Or it
-does, and the gradient says nothing: that of a staircase (a 0/1 loss, an accuracy, ranks) is 0 wherever
-it exists. A run on either would be noise that was paid for.
-
-Guarantee: of the data only names, shapes and dtypes enter; no value is read.
+Guarantee: only names, shapes and dtypes of the data are used, which are public; no value is read.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from jaxtyping import Array, Float, PyTree
 from blindstep.errors import InvalidArgument, LossNotFinite
 from blindstep.losses import isolation
 from blindstep.losses.error_checks import voiding
-from blindstep.losses.portable import Outcome, Telling, outcome, told, words
+from blindstep.losses.portable import Reporting, Trial, reported, try_loss, words
 from blindstep.losses.pytrees import Loss, ParameterSpace
 from blindstep.losses.silence import interrupt, silence
 
@@ -97,7 +93,7 @@ def rehearse(
     start, records = np.concatenate(flat), made_up(data)
     points = start if rows is None else np.tile(start, (rows, 1))
 
-    def attempt(place: int) -> Outcome:
+    def attempt(place: int) -> Trial:
         one = [place] * rows if rows else place
         record = jax.tree.map(lambda leaf: leaf[one], records)
         if timeout is None:
@@ -119,7 +115,7 @@ def rehearse_compiled(
     """
     records, value = made_up(data), _with_gradient if differentiated else _value
 
-    def attempt(place: int) -> Outcome:
+    def attempt(place: int) -> Trial:
         record = jax.tree.map(lambda leaf: leaf[place], records)
         return _here(lambda *given: np.asarray(value(loss, *given)), params, record, None)
 
@@ -140,39 +136,39 @@ def _with_gradient(loss: Loss, params: PyTree, record: PyTree) -> Any:
     return value + sum(0.0 * jnp.sum(leaf) for leaf in jax.tree.leaves(gradient))
 
 
-def _here(loss: Loss, params: PyTree, record: PyTree, rows: int | None) -> Outcome:
+def _here(loss: Loss, params: PyTree, record: PyTree, rows: int | None) -> Trial:
     """One call in this process, silent as in the run. The user's own Ctrl-C goes on."""
     with silence(worker=False), interrupt.watched(here=True), np.errstate(all="ignore"):
-        return outcome(loss, params, record, rows)
+        return try_loss(loss, params, record, rows)
 
 
-def _apart(loss: Loss, params: PyTree, record: PyTree, rows: int | None, timeout: float) -> Outcome:
-    """One call in a cell, within the time limit."""
+def _apart(loss: Loss, params: PyTree, record: PyTree, rows: int | None, timeout: float) -> Trial:
+    """One call in a sandbox, within the time limit."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "outcome.json")
-        sealed = isolation.seal(Telling(loss, path, rows), params, record)
+        sealed = isolation.seal(Reporting(loss, path, rows), params, record)
         message = isolation.points_message([params], None)
         isolation.values_apart(sealed, timeout, message, record, 1, worker=False)
-        return told(path, f"takes longer than timeout={timeout:g} seconds, or ends its process")
+        return reported(path, f"takes longer than timeout={timeout:g} seconds, or ends its process")
 
 
-def _judge(attempt: Callable[[int], Outcome], data: PyTree, what: str = "the loss") -> bool:
+def _judge(attempt: Callable[[int], Trial], data: PyTree, what: str = "the loss") -> bool:
     """Refuse a loss that never gave a number; warn of one that never gave a finite one: `what`.
 
     Gives whether it gave one.
     """
-    outcomes: list[Outcome] = []
+    trials: list[Trial] = []
     for place in range(_NUMBER):
-        outcomes.append(attempt(place))
-        if outcomes[-1].finite:  # a loss may fail for some records
+        trials.append(attempt(place))
+        if trials[-1].finite:  # a loss may fail for some records
             return True
     switch = (
         "If the loss is right, and made-up values are what it cannot take, try it on a record that you "
         "make up yourself, and give rehearse=False."
     )
-    if not any(each.number for each in outcomes):
+    if not any(each.number for each in trials):
         raise InvalidArgument(
-            f"the loss {outcomes[0].said}. That was on a made-up record of zeros, which is "
+            f"the loss {trials[0].said}. That was on a made-up record of zeros, which is "
             f"{_shapes(data)}; with ones and random numbers it gave no number either, and each record "
             f"would count 0. Nothing was spent. Correct the loss. {switch}"
         )

@@ -1,7 +1,7 @@
-"""Nothing that a loss says about a record is heard, and only the user's own Ctrl-C ends a run.
+"""What a loss prints, logs or raises about a record is discarded; only Ctrl-C ends a run.
 
-For evaluations without a time limit, which run inside a worker or the user's own process. All of it
-is entered once for a task, not for a call.
+For evaluations without a time limit, which run inside a worker or the user's own process. Everything is
+entered once for a task, not for each call.
 """
 
 from __future__ import annotations

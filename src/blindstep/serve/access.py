@@ -40,7 +40,7 @@ class Forbidden(BlindstepError):
 
 
 class Principal(NamedTuple):
-    """Whom a token stands for."""
+    """The holder of a token."""
 
     id: str
     scope: str
@@ -144,21 +144,21 @@ class TooMany(BlindstepError):
 
 
 class Rate:
-    """A bucket for each name: `rate` requests a second, and as many at once after a rest."""
+    """Token buckets, one for each name: `rate` requests a second, with bursts of the same size."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._buckets: OrderedDict[Any, tuple[float, float]] = OrderedDict()
 
     def take(self, name: Any, many: int = 1) -> None:
-        """Take so many, or raise. Who takes more than a second's worth pays for it in the next ones."""
-        left, now = self.look(name)
+        """Consume `many` tokens or raise; the balance may go negative."""
+        left, now = self.require(name)
         self._buckets[name] = (left - many, now)
         if len(self._buckets) > _MOST_BUCKETS:
             self._buckets.popitem(last=False)
 
-    def look(self, name: Any) -> tuple[float, float]:
-        """Raise if nothing is left to take; else what is left, and the time."""
+    def require(self, name: Any) -> tuple[float, float]:
+        """Return the balance and the time; raise if the balance is used up."""
         now, most = time.monotonic(), max(self._rate, 1.0)
         left, at = self._buckets.get(name, (most, now))
         left = min(most, left + (now - at) * self._rate)
@@ -179,8 +179,8 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         most = self._bulk if scope["path"] == "/v1/answers/bulk" else self._usual
-        told = dict(scope["headers"]).get(b"content-length", b"0")
-        if not told.isdigit() or int(told) > most:
+        claimed = dict(scope["headers"]).get(b"content-length", b"0")
+        if not claimed.isdigit() or int(claimed) > most:
             await _refuse(send)
             return
         begun, seen = False, 0

@@ -240,14 +240,14 @@ def revoke(name: StudyId, service: Worker) -> Response:
     return Response(status_code=204)
 
 
-# -- what is told -------------------------------------------------------------------------------
+# -- responses -------------------------------------------------------------------------------
 
 
 def study_state(studies: Studies, row: RowMapping) -> dict[str, Any]:
     """A study as the API and the dashboard show it."""
     design = studies.design(row["number"])
     plan, account = design.plan, studies.account(row["cohort"])
-    released = studies.standing(row["number"], row["release"])[1]
+    released = studies.snapshot(row["number"], row["release"])[1]
     return {
         "id": row["id"],
         "name": row["name"],

@@ -74,7 +74,7 @@ def release(studies: Studies, number: int) -> bool:
         answers = _read_votes(studies, connection, row)
     design, position, salt = studies.design(number), row["release"], bytes(row["salt"])
     design.compile()
-    state = design.state(studies.standing(number, position)[0])
+    state = design.state(studies.snapshot(number, position)[0])
     name = votes_name(secrets, row["id"], position, salt, answers.ravel())
     noise = secrets.noise(row["id"], row["attempt"], position, salt, name)
     port = LedgerPort(Run(row["id"], row["cohort"], row["attempt"], design.plan), secrets, salt)
@@ -150,13 +150,13 @@ class StepCloser(threading.Thread):
     """A worker's thread that closes steps: when told that one is full, and when deadlines pass."""
 
     def __init__(self, studies: Studies) -> None:
-        super().__init__(name="blindstep-keeper", daemon=True)
+        super().__init__(name="blindstep-closer", daemon=True)
         self._studies, self._wake, self._ending = studies, threading.Event(), threading.Event()
         self._waiting: dict[tuple[int, int], float] = {}  # steps that others froze, and since when
-        self.last_look = time.monotonic()
+        self.last_check = time.monotonic()
 
-    def look(self) -> None:
-        """Look now: a step may be full."""
+    def check_now(self) -> None:
+        """Check now: a step may be full."""
         self._wake.set()
 
     def end(self) -> None:
@@ -166,7 +166,7 @@ class StepCloser(threading.Thread):
         self.join(timeout=10.0)
 
     def run(self) -> None:
-        """Look, close what is due, prepare the questions of open steps, and wait."""
+        """Check, close what is due, prepare the questions of open steps, and wait."""
         while not self._ending.is_set():
             try:
                 due, open_ones = self.look_at_all()
@@ -178,7 +178,7 @@ class StepCloser(threading.Thread):
                 # What is wrong is said without its text, which may hold what a statement was given.
                 _log.error("looking for due steps failed", extra={"error": type(error).__name__})
             else:
-                self.last_look = time.monotonic()
+                self.last_check = time.monotonic()
             self._wake.wait(_LOOK_EVERY)
             self._wake.clear()
 

@@ -1,9 +1,7 @@
-"""The dashboard: pages made here, with forms that work without a script, and nothing from elsewhere.
+"""The dashboard: pages, forms and SVG charts, without a script and with nothing from elsewhere.
 
-It is for admins. What it shows of a running step (how many were asked and have answered) is for the
-operator, not for publication; parameters, noise and spending are public.
-
-Pictures of the dashboard: SVG inside the page, coloured by its style sheet, without a script.
+It is for admins. What it shows of a running step (how many people were asked and have answered) is for
+the operator, not for publication; parameters, noise and spending are public.
 """
 
 from __future__ import annotations

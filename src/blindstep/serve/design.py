@@ -35,7 +35,7 @@ from blindstep.serve.spec import StudySpec
 _CHUNK, _KEPT_BYTES = 1024, 2**26
 
 
-class Outcome(NamedTuple):
+class ClosedStep(NamedTuple):
     """What one release made public."""
 
     state: str  # the state machine after it, as JSON
@@ -129,7 +129,9 @@ class Design:
         gate.rows(release)
         return gate
 
-    def release(self, gate: Gate, state: State, answers: Float[np.ndarray, "slots 2"]) -> Outcome:
+    def release(
+        self, gate: Gate, state: State, answers: Float[np.ndarray, "slots 2"]
+    ) -> ClosedStep:
         """Send a step's answers through the gate: charged by its port first, then released.
 
         An answer that is NaN never came: that person counts 0.
@@ -146,7 +148,7 @@ class Design:
         last = release + 1 == self.releases
         shown = np.asarray(self.scales.place(np.asarray(mean if last else after.path.point)))
         norms = [float(info.gradient_norm), float(info.move_norm), None]
-        return Outcome(
+        return ClosedStep(
             json.dumps([np.asarray(leaf).tolist() for leaf in jax.tree.leaves(after)]),
             self.spec.parameters_of(shown),
             np.asarray(mean).tolist(),

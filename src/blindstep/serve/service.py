@@ -26,7 +26,7 @@ from blindstep.serve.spec import OneAnswer
 from blindstep.serve.studies import NoSuchStudy, Studies, check_value
 from blindstep.serve.voting import Request, Seat, Status, Vote, Writer
 
-_STALE = 120.0  # seconds after which a keeper that has not looked is taken for stuck
+_STALE = 120.0  # seconds after which a step closer that has not checked counts as stuck
 _UNKNOWN = "this is not the token of a question that was asked here."
 
 
@@ -45,8 +45,8 @@ class Service:
         self.rate = Rate(settings.requests_per_second)
         self.anonymous = Rate(settings.anonymous_per_second)
         self.mistaken = Rate(settings.anonymous_per_second)
-        self.keeper = StepCloser(self.studies)
-        self.writer = Writer(self.studies, self.keeper.look)
+        self.closer = StepCloser(self.studies)
+        self.writer = Writer(self.studies, self.closer.check_now)
 
     def start(self) -> None:
         """Check schema and key, and start the threads."""
@@ -55,12 +55,12 @@ class Service:
         gc.collect()
         gc.freeze()
         self.writer.start()
-        self.keeper.start()
+        self.closer.start()
 
     def stop(self) -> None:
         """End the threads and close the database."""
         self.writer.end()
-        self.keeper.end()
+        self.closer.end()
         self.database.close()
 
     def ready(self) -> bool:
@@ -69,15 +69,15 @@ class Service:
             self.database.check(self.secrets)
         except Exception:
             return False
-        looked = time.monotonic() - self.keeper.last_look < _STALE
-        return looked and self.writer.is_alive() and self.keeper.is_alive()
+        checked = time.monotonic() - self.closer.last_check < _STALE
+        return checked and self.writer.is_alive() and self.closer.is_alive()
 
     async def principal(self, token: str, address: str) -> Principal:
         """Whom a token stands for; an unknown one is refused, and its address may not try for ever."""
         name, principal, recent = self.access.believed(token)
         if not recent:
             if principal is None:  # a token that was known here a moment ago is not kept out
-                self.mistaken.look(address)
+                self.mistaken.require(address)
             principal = await run_in_threadpool(self.access.look_up, name)
         if principal is None:
             self.mistaken.take(address)

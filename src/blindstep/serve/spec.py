@@ -1,9 +1,8 @@
-"""What an operator says of a study: parameters, what an answer is, people expected, epsilon.
+"""What an operator says about a study, and what requests and responses of the API contain.
 
-Everything else follows: the plan from `blindstep.plan(questions=2)`, the units of the parameters from
-their ranges, delta from the number of people.
-
-What requests and responses of the API look like.
+A study has parameters, a range of answers, an expected number of people, and an epsilon. Everything
+else follows: the plan from method `Questions`, the scales of the parameters from their ranges, delta
+from the number of people.
 """
 
 from __future__ import annotations

@@ -239,12 +239,12 @@ class Studies:
             known = self._steps.get(row["number"])
             if known is None or known.release != row["release"]:
                 number, release = row["number"], row["release"]
-                state, parameters = self.standing(number, release)
+                state, parameters = self.snapshot(number, release)
                 known = self.design(number).step(release, state, parameters)
                 self._steps[number] = known
             return known
 
-    def standing(self, number: int, release: int) -> tuple[str | None, dict[str, float]]:
+    def snapshot(self, number: int, release: int) -> tuple[str | None, dict[str, float]]:
         """The stored state in which a step begins (None: the first), and the released parameters."""
         if release == 0:
             spec = self.design(number).spec
@@ -260,7 +260,7 @@ class Studies:
     def parameters(self, study: str) -> tuple[int, dict[str, float]]:
         """The released parameters and how many steps made them: for everybody who is not asked."""
         row = self.row(study)
-        return row["release"], self.standing(row["number"], row["release"])[1]
+        return row["release"], self.snapshot(row["number"], row["release"])[1]
 
 
 def new_attempt() -> str:

@@ -1,20 +1,15 @@
-"""Asking and answering: many requests of one study in one short transaction.
+"""Asking and answering: many requests of one study share one short transaction.
 
-A worker hands in what came in while its last transaction was under way. So the cost of making it
-durable is shared, and one request alone waits for nobody. All statements go by primary keys: none
-reads a study's other slots, so a study of a million slots is as quick as one of a thousand.
+The writer collects the requests that arrive during its last transaction. So the cost of a durable
+commit is shared under load, and a single request waits for nobody. All statements use primary keys
+and none reads a study's other slots, so a study of a million slots is as fast as one of a thousand.
 
-Transactions of one study take turns (its row is locked first). Within one: answers are taken while the
-step is open, then people are given the next slots, in order of arrival. Everything may be repeated: the
-same person gets the same slot, and of two answers to one question the first is kept. So a transaction
-whose end was not heard of is simply run again.
-
-A worker's one writer: it collects what came in while its last transaction was under way.
-
-Requests of one study share a transaction (`voting.serve`). At rest a request is served at once; under
-load the batches grow by themselves. When the database was away, the batch is tried once more: all of
-it may be repeated (`voting`). After that its requests fail with `Unavailable`, and nothing was
-acknowledged; whoever repeats a request gets what the first try may have stored.
+Transactions of one study take turns (its row is locked first). Within one, answers are taken while
+the step is open, then people get the next slots, in order of arrival. Everything may be repeated:
+the same person gets the same slot, and of two answers to one question the first counts. So a
+transaction whose outcome is unknown is simply run again. If the database stays away, the requests
+fail with `Unavailable` and nothing was acknowledged; a client that repeats a request gets what the
+first try may have stored.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The path of a run on a network: from released numbers to the weights, bit for bit, on any device.
 
-In scaled units, a step's directions are u_j = s_j / sqrt(d), with signs s_j (`estimate.directions`). The
-gradient that was released is g = sum_j y_j u_j, and a move is a sum of such gradients, with factors
-that the learner chose. A parameter of tensor l moves by a_l times that, where a_l is its natural unit.
-It moves by a whole number of steps of a power of two: factors y_j a_l b / sqrt(d) are rounded to 24
-bits below the largest sum. Everything that the weights depend on is public and small: the key, the plan,
-the units, the released numbers and three numbers a step.
+In scaled units, a step's directions are u_j = s_j / sqrt(d), with signs s_j (`estimate.directions`).
+The released gradient is g = sum_j y_j u_j, and a move is a sum of such gradients, with factors that the
+learner chose. A parameter of tensor l moves by a_l times that, where a_l is its scale. It moves by a
+whole number of steps of a power of two: factors y_j a_l b / sqrt(d) are rounded to 24 bits below the
+largest sum. Everything that the weights depend on is public and small: the key, the plan, the scales,
+the released numbers and three numbers for each step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ModelPath(eqx.Module):
     """What was released and chosen, step by step: all that a path of weights is made of. Public.
 
     Arrays have a row for each step of the run; those of steps to come are 0. Delta after step n is
-    keep[n] Delta + along[n] g_n, the gradient is next wanted at w = x + fraction[n] Delta, and `kept`[n]
+    keep[n] Delta + along[n] g_n, the next gradient is wanted at w = x + fraction[n] Delta, and kept[n]
     is 0 where a learner that starts afresh drops that move.
     """
 
@@ -76,7 +76,7 @@ class Replay:
     Attributes:
         plan: the plan of the run.
         public: the two words of its public key.
-        lengths: the natural unit of the parameters in each tuned tensor.
+        lengths: the scale of the parameters in each tuned tensor.
         unit: that of the loss.
         jumps: whether the loss is a staircase.
         widening: how much farther than planned probes must lie to be seen through rounding.
@@ -98,7 +98,7 @@ class Replay:
         ]
 
     def norm(self, path: ModelPath, factors: dict[int, float], weights: Weights) -> float:
-        """|sum of factor x g_n| in natural units, over the steps n that have a factor."""
+        """|sum of factor x g_n| in scaled units, over the steps n that have a factor."""
         every, whole, scale = self._whole(path, factors)
         if scale == 0.0:
             return 0.0

@@ -1,4 +1,4 @@
-"""A run on a network: looks, then steps, through one gate each; charged, saved and resumed.
+"""A run on a network: calibrations, then steps, through one gate each; charged, saved and resumed.
 
 What a run directory holds of a run is small: its keys, the released numbers, and the answers of the
 step that is being made. After a crash the weights are made again from the start and these numbers.
@@ -42,7 +42,7 @@ from blindstep.torch.replay import ModelPath, ModelSpace, Replay, calibration_sh
 _LONGEST = 8.0
 
 
-class Outcome(NamedTuple):
+class Finished(NamedTuple):
     """What a finished run leaves, beside weights at the last point of its path."""
 
     replay: Replay
@@ -59,10 +59,10 @@ def run(
     seed: int | None,
     unit: str,
     progress: bool | None,
-) -> Outcome:
-    """All calibrations and steps that are still to come.
+) -> Finished:
+    """Make all calibrations and steps that are still to come.
 
-    Weights that are at the start are then at the last point of the path.
+    The weights move from the start to the last point of the path.
     """
     # States of 64 bits: what was released comes back as it was, also after a crash.
     with jax.enable_x64(True), RunProgress(plan, show=progress) as bar:
@@ -79,13 +79,13 @@ def run(
             run = Run(machine, session, plan.rounds)
             bar.follow(session, run.values)
             _steps(run, replay, group)
-            return Outcome(replay, run.state.path, run.info(), session.gate.seeded)
+            return Finished(replay, run.state.path, run.info(), session.gate.seeded)
 
 
 def _calibrate(
     plan: Plan, group: ModelGroup, session: Session
 ) -> tuple[np.ndarray, float, bool, float]:
-    """What the looks find: the unit of each tensor, that of the loss, whether it is a staircase.
+    """What the calibrations find: the unit of each tensor, that of the loss, whether it is a staircase.
 
     And how much farther out than planned probes must lie.
     """
@@ -112,20 +112,20 @@ def within_reason(
     sizes: Sequence[int],
     own: Float[np.ndarray, " tensors"],
 ) -> Float[np.ndarray, " tensors"]:
-    """The natural units of the tensors that looks found, where there is reason to believe them.
+    """The scales of the tensors that calibrations found, where there is reason to believe them.
 
-    A look sees a few directions of a tensor. One that the loss does not depend on, such as the same
-    change of both scores of a softmax, makes the slope there look like 0, and the unit endless. The
-    fewer numbers a tensor has, the likelier that is, and the less reason there is for a long unit: each
-    of them moves all that its layer computes. So units are bounded by that of the largest tensor.
+    A calibration sees a few directions of a tensor. If the loss does not depend on one of them (such as
+    the same change to both scores of a softmax), the slope looks like 0 and the scale infinite. This is
+    likelier for small tensors, where a large scale is also less plausible: each of their numbers moves
+    everything that the layer computes. So scales are bounded by that of the largest tensor.
 
-    A tensor in which no look saw a slope moves by no more than its own size: the first factor of an
-    adapter whose second one starts at 0 will matter as soon as that one has moved.
+    A tensor in which no calibration saw a slope moves by no more than its own size: the first factor
+    of an adapter matters as soon as the second one, which starts at 0, has moved.
 
     Args:
-        units: what the looks found, in units of `lengths`.
-        lengths: units to begin with.
-        sizes: how many numbers each tensor has.
+        units: what the calibrations found, in units of `lengths`.
+        lengths: scales to begin with.
+        sizes: the number of elements of each tensor.
         own: the usual size of its numbers.
     """
     found, seen, numbers = units.lengths, units.seen, np.array(sizes)
