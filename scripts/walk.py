@@ -6,7 +6,9 @@ Real calls of the drivers are followed, by what depends on the value and not by 
 compiled program, the value is marked where the loss gives it, and every operation of its step that
 depends on it counts for the module it was written in. In plain Python, every function of the package
 that is given the value or gives it back counts for its module. The walk ends at the next point that the
-run asks about. It passes at most 13 modules and enters no room twice; else this exits with 1.
+run asks about; of a network, where its space takes the gradient, since the next point is its weights.
+The service seals a vote and keeps it in its database meanwhile. A walk passes at most 14 modules and
+enters no room twice; else this exits with 1.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import numpy as np
 import blindstep as bs
 from blindstep.run import ask_tell, compiled
 
-MOST_MODULES = 13
+MOST_MODULES = 14
 SOURCE = str(pathlib.Path(bs.__file__).parent)
 # The loss of one record, told from all others: no sum or rounding gives this number.
 VALUE = 0.7318309886183791
@@ -36,7 +38,11 @@ Walk = list[str]
 
 def plan_of(sharing: str) -> bs.Plan:
     """A small plan in which every kind of step takes part."""
-    return bs.plan(bs.Tight(radius=0.5, bounds=bs.Bounds(clip=1.0, diff_clip=0.5), rounds=1, horizon=2, period=2, first_batch=4, diff_batch=2, directions=2, mechanism="tree", sharing=sharing), records=24, dim=3, privacy=bs.Privacy(mu=1.0))  # fmt: skip
+    method = bs.Tight(
+        radius=0.5, bounds=bs.Bounds(clip=1.0, diff_clip=0.5), rounds=1, horizon=2, period=2,
+        first_batch=4, diff_batch=2, directions=2, mechanism="tree", sharing=sharing,
+    )  # fmt: skip
+    return bs.plan(method, records=24, dim=3, privacy=bs.Privacy(mu=1.0))
 
 
 def room(module: str) -> str:
@@ -56,7 +62,7 @@ def once(walk: Walk) -> Walk:
 
 
 def module_of(path: str) -> str | None:
-    """The name of the module in this file, such as drivers.host; None outside of the package."""
+    """The name of the module in this file, such as run.host; None outside of the package."""
     if not path.startswith(SOURCE):
         return None
     return path[len(SOURCE) + 1 :].removesuffix(".py").replace("/", ".")
@@ -71,10 +77,13 @@ def value_of_a_record(value: Any) -> Any:
     return value
 
 
-def in_program(jaxpr: Any, marked: Sequence[bool]) -> list[Walk]:
-    """The walks that begin in this program: at marked inputs, or where the loss gives a value."""
+def in_program(jaxpr: Any, marked: Sequence[bool], *, step: bool = False) -> list[Walk]:
+    """The walks that begin in this program: at marked inputs, or where the loss gives a value.
+
+    `step` says whether the whole program is one step.
+    """
     walks: list[Walk] = [[]]
-    _follow(jaxpr, marked, False, walks)
+    _follow(jaxpr, marked, step, walks)
     return [walk for walk in walks if walk]
 
 
@@ -141,6 +150,13 @@ def _frames(equation: Any) -> list[tuple[str, str]]:
 
 
 # --- in plain Python -------------------------------------------------------------------------------
+
+
+def is_plain(thing: Any) -> bool:
+    """Whether this is an array of numbers that are known."""
+    if isinstance(thing, jax.core.Tracer) or not isinstance(thing, jax.Array | np.ndarray):
+        return False
+    return thing.dtype == np.float64
 
 
 def holds(thing: Any, depth: int = 3) -> bool:
@@ -213,21 +229,20 @@ def by_compiled(plan: bs.Plan) -> tuple[list[Walk], Walk]:
     def loss(x: Any, z: Any) -> Any:
         return value_of_a_record(x @ x - z)
 
-    with traced(compiled, "run_round") as walks:
+    with traced(compiled, "run_part") as walks:
         bs.minimize(loss, np.zeros(3), DATA, method=plan, seed=1)
     return walks[0], []
 
 
 def by_host(plan: bs.Plan) -> tuple[list[Walk], Walk]:
-    """`host.minimize`: first in Python, then in the program that takes the answers."""
+    """`evaluate=Host()`: first in Python, then in the program that takes the answers."""
 
     def run(record: int, directory: str) -> None:
         def loss(x: np.ndarray, z: float) -> float:
             return VALUE if z == record else z
 
-        minimize(
-            loss, np.zeros(3), DATA, method=plan, evaluate=bs.Host(), seed=1, checkpoint=directory
-        )
+        options = {"evaluate": bs.Host(), "seed": 1, "checkpoint": directory}
+        bs.minimize(loss, np.zeros(3), DATA, method=plan, **options)
 
     return _from_outside(plan, run)
 
@@ -252,13 +267,141 @@ def _from_outside(plan: bs.Plan, run: Callable[[int, str], None]) -> tuple[list[
         watched() as seen,
     ):
         run(first, directory)
-    # The answers are saved and named in the ledger before they are used: that leads nowhere else.
-    before = [module for module in seen if room(module) in ("run", "losses")]
-    aside = [module for module in seen if room(module) not in ("run", "losses")]
-    return [before + walk for walk in walks[0]], once(aside)
+    return _parted(seen, walks[0], ("run", "losses"))
 
 
-DRIVERS = {"compiled": by_compiled, "host": by_host, "ask/tell": by_ask_and_tell}
+def _parted(seen: Walk, walks: list[Walk], own: tuple[str, ...]) -> tuple[list[Walk], Walk]:
+    """The way through the driver's own rooms, joined to the program's; and what is on the side.
+
+    Answers are saved and named in the ledger before they are used: that leads nowhere else.
+    """
+    before = [module for module in seen if room(module) in own]
+    aside = [module for module in seen if room(module) not in own]
+    return [before + walk for walk in walks], once(aside)
+
+
+def by_torch(_: bs.Plan) -> tuple[list[Walk], Walk]:
+    """PyTorch: the losses of a model, then the program of a release, then the machine."""
+    import torch
+
+    import blindstep.torch
+    from blindstep.torch import replay, run
+
+    model = torch.nn.Linear(3, 1, bias=False, dtype=torch.float64)
+    rows = torch.arange(24.0, dtype=torch.float64)
+
+    def loss(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        x = batch["x"]
+        changed = model(x[:, None] * torch.ones(1, 3, dtype=x.dtype))[:, 0]
+        # In the steps, the first record always loses the same.
+        return torch.where((x == 1.0) & torch.tensor(following), VALUE + 0.0 * changed, changed)
+
+    following, after = False, Walk()
+    begin, lift, release = run._steps, replay.ModelSpace.lift, run._release
+
+    def steps(*arguments: Any) -> None:
+        nonlocal following
+        following = True
+        begin(*arguments)
+
+    def walked(*arguments: Any) -> Any:
+        sys.setprofile(None)
+        program, *_ = eqx.filter_make_jaxpr(release.__wrapped__)(*arguments)
+        # The losses are in the run's units here, so they are told by their place.
+        leaves = jax.tree.leaves(eqx.filter(arguments, eqx.is_array))
+        marked = [leaf is arguments[-2] for leaf in leaves]
+        walks.extend(in_program(program.jaxpr, marked, step=True))
+        out = release(*arguments)
+        # What was released is followed on, by the modules that have it in hand.
+        numbers = np.asarray(out[1])
+
+        def see(frame: Any, event: str, _: Any) -> None:
+            module = module_of(frame.f_code.co_filename)
+            if event == "call" and module and room(module) == "optimize":
+                sys.setprofile(None)
+                given = [v for v in frame.f_locals.values() if is_plain(v)]
+                if any(np.any(np.asarray(v) == numbers[0]) for v in given):
+                    after.append(module)
+                sys.setprofile(see)
+
+        sys.setprofile(see)
+        return out
+
+    def end(*_: Any) -> None:
+        sys.setprofile(None)
+        raise Followed
+
+    walks: list[Walk] = []
+    with _patched((run, "_steps", steps), (run, "_release", walked)), watched() as seen:
+        replay.ModelSpace.lift = end
+        try:
+            budget = bs.Privacy(epsilon=2, delta=1e-4)
+            with contextlib.suppress(Followed):
+                blindstep.torch.minimize(
+                    model, loss, {"x": rows}, budget, batch=8, seed=1, rehearse=False,
+                    method=bs.Auto(evaluations=4096, directions=2),
+                )  # fmt: skip
+        finally:
+            replay.ModelSpace.lift = lift
+    on = [module for module in after if room(module) == "optimize"]
+    before = [module for module in seen if room(module) == "torch"]
+    aside = [module for module in seen if room(module) != "torch"]
+    return [before + walk + on for walk in walks], once(aside)
+
+
+def by_service(_: bs.Plan) -> tuple[list[Walk], Walk]:
+    """The service: an answer is sealed into its database, and comes back when its step closes."""
+
+    from blindstep.serve import closing, design, voting
+    from blindstep.serve.database import Database
+    from blindstep.serve.keys import Address, Secrets
+    from blindstep.serve.spec import StudySpec
+    from blindstep.serve.studies import Studies
+    from blindstep.serve.voting import Vote
+
+    secrets = Secrets(bytes(range(32)))
+    asked = {"name": "colours", "people": 96, "epsilon": 1, "deadline_seconds": 0.001}
+    asked["parameters"] = [{"name": "red", "low": -1, "high": 1}]
+    with tempfile.TemporaryDirectory() as directory:
+        url = f"sqlite:///{directory}/votes.db"
+        database = Database(url)
+        database.migrate()
+        studies = Studies(database, secrets)
+        number = studies.number(studies.create(StudySpec.model_validate(asked)))
+        made = studies.design(number)
+        people = [secrets.person(studies.name(number), "anna")]
+        length = made.plan.schedule.releases_per_pass
+        voting.serve(studies.database, number, length, people, [])
+        addresses = [Address(number, 0, 0, part) for part in (0, 1)]
+        made.compile()
+        with traced(design, "step_from_answers") as walks, watched() as seen:
+            sealed = [Vote(each, secrets.seal(each, VALUE)) for each in addresses]
+            voting.serve(studies.database, number, length, [], sealed)
+            closing.freeze(studies, number)
+            closing.release(studies, number)
+        database.close()
+    return _parted(seen, walks[0], ("serve",))
+
+
+@contextlib.contextmanager
+def _patched(*places: tuple[Any, str, Any]) -> Iterator[None]:
+    before = [(module, name, getattr(module, name)) for module, name, _ in places]
+    for module, name, instead in places:
+        setattr(module, name, instead)
+    try:
+        yield
+    finally:
+        for module, name, real in before:
+            setattr(module, name, real)
+
+
+DRIVERS = {
+    "compiled": by_compiled,
+    "host": by_host,
+    "ask/tell": by_ask_and_tell,
+    "torch": by_torch,
+    "service": by_service,
+}
 
 
 def broken(walk: Walk) -> str | None:

@@ -13,7 +13,7 @@ from blindstep.cli import app
 
 RUNNER = CliRunner()
 KEYS = {
-    *("preset", "oracle", "mechanism", "horizon", "period", "rounds", "first_batch", "diff_batch"),
+    *("method", "oracle", "mechanism", "horizon", "period", "rounds", "first_batch", "diff_batch"),
     *("directions", "reach", "step", "radius", "sensitivity", "noise_std", "release_std_max"),
     *("release_std_mean", "mu", "epsilon", "delta", "tolerance"),
 }
@@ -47,7 +47,7 @@ def test_plan_json():
 def test_a_plan_without_a_radius_finds_its_scales():
     sizes = ("plan", "--records", "10000", "--dim", "20", "--epsilon", "1", "--delta", "1e-6")
     out = json.loads(run(*sizes, "--json").stdout)
-    assert (out["preset"], out["calibrations"], out["tolerance"]) == ("auto", 4, None)
+    assert (out["method"], out["calibration"]["number"], out["tolerance"]) == ("auto", 4, None)
     fewer = json.loads(run(*sizes, "--evaluations", "1000000", "--json").stdout)
     work = [
         math.prod(each[name] for name in ("directions", "first_batch", "rounds", "horizon"))
@@ -74,7 +74,7 @@ def test_tables_for_people():
         (["privacy", "--mu", "1", "--delta", "1"], "delta must be below 1"),
         ([*PLAN[:-1], "0"], "gap must be above 0"),
         ([*PLAN, "--horizon", "600000"], "needs 1200000 records"),
-        ([*PLAN, "--method", "magic"], "preset must be one of"),
+        ([*PLAN, "--method", "magic"], "method must be one of"),
         ([*PLAN, "--horizon", "16", "--mu", "100"], "Give an epsilon of at most"),
         (
             ["plan", "--method", "paper", "--records", "1000", "--dim", "9", *SMALL],

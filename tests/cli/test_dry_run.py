@@ -70,8 +70,14 @@ def test_a_dry_run_checks_everything_and_writes_nothing(folder):
 def test_a_dry_run_of_a_run_that_finds_its_scales_says_all_that_it_costs(folder):
     budget = ("train", "problem.py", "--epsilon", "2", "--dry-run", "--json")
     told = json.loads(CliRunner().invoke(app, list(budget)).stdout)
-    assert told["plan"]["calibrations"] == 4
-    steps = 2 * told["plan"]["directions"] * 400 * told["plan"]["rounds"] * told["plan"]["horizon"]
+    assert told["plan"]["calibration"]["number"] == 4
+    steps = (
+        2
+        * told["plan"]["estimate"]["directions"]
+        * 400
+        * told["plan"]["rounds"]
+        * told["plan"]["horizon"]
+    )
     assert told["cost"]["evaluations"] == steps + 4 * 400 * (1 + 2 * 3)  # looks along three axes
     assert told["cost"]["epsilon"] == 2.0
     assert told["cost"]["mu"] == pytest.approx(told["plan"]["mu"], rel=1e-6)  # looks and steps

@@ -85,8 +85,8 @@ def test_people_are_trained_on_and_named_as_the_unit(folder):
 def test_identifiers_are_read_from_every_kind_of_file(folder, monkeypatch, data):
     seen = {}
 
-    def stop(loss, params, data, *, people, rows, plan, **rest):
-        seen.update(data=data, people=people, rows=rows, plan=plan)
+    def stop(loss, params, data, *, people, method, **rest):
+        seen.update(data=data, people=people, method=method)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "minimize", stop)
@@ -96,8 +96,10 @@ def test_identifiers_are_read_from_every_kind_of_file(folder, monkeypatch, data)
     for name, column in COLUMNS.items():
         np.testing.assert_array_equal(seen["data"][name], column)
     order = np.unique(PEOPLE if "number" in data else NAMES, return_inverse=True)[1]
-    np.testing.assert_array_equal(np.unique(seen["people"], return_inverse=True)[1], order)
-    assert (seen["plan"].records, seen["rows"]) == (400, 3)
+    np.testing.assert_array_equal(
+        np.unique(seen["people"].identifiers, return_inverse=True)[1], order
+    )
+    assert (seen["method"].records, seen["people"].rows) == (400, 3)
     assert "with at most 3 of their rows" in " ".join(done.stderr.split())
 
 
@@ -116,7 +118,7 @@ def test_identifiers_are_read_from_every_kind_of_file(folder, monkeypatch, data)
         (
             "{k: v[:9] for k, v in __import__('numpy').load('people.npz').items() if k != 'name'}",
             ["--rows", "3"],
-            "rows = 3 is how many rows of a person are used: give people=",
+            "--rows 3 is for people with several rows: give --people too",
         ),
     ],
 )

@@ -27,7 +27,7 @@ data = "people.csv"
 """
 # One pass, one step: the ledger is what is tested.
 QUICK = ("--radius", "0.5", "--clip", "1", "--passes", "1", "--horizon", "2", "--delta", "1e-4")
-QUICK += ("--batch", "200")
+QUICK += ("--first-batch", "200")
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_a_problem_file_is_trained_on(folder):
     again = train("--json", fixed=ALONE)
     told = json.loads(again.stdout)
     assert told["privacy"]["epsilon"] <= 4
-    assert (told["plan"]["preset"], told["plan"]["calibrations"]) == ("auto", 4)
+    assert (told["plan"]["method"], told["plan"]["calibration"]["number"]) == ("auto", 4)
     assert told["outcome"] in done.stdout
     assert (folder / "problem-result" / "params.npz").read_bytes() == before
     assert ledger.read_bytes() == spent
@@ -108,8 +108,8 @@ def planned(folder, monkeypatch, *options, fixed=OPTIONS):
     """The choices that a command leads to, without a run."""
     seen = {}
 
-    def stop(*given, plan, **rest):
-        seen["plan"], seen["rest"] = plan, rest
+    def stop(*given, method, **rest):
+        seen["plan"], seen["rest"] = method, rest
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "minimize", stop)
@@ -149,7 +149,7 @@ def test_a_run_that_stopped_among_its_looks_goes_on(folder, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("blindstep.run.compiled.InNaturalUnits", stop)
+        patch.setattr("blindstep.run.compiled.ScaledLoss", stop)
         stopped = train(fixed=ALONE)
         assert stopped.exit_code == 130
     assert stopped.stderr.splitlines()[-1] == (
@@ -215,7 +215,7 @@ def test_passes_are_many_where_they_cost_little(folder, monkeypatch):
         (("return jnp.abs(", "return float("), "JAX cannot trace the loss"),
         (("import jax.numpy as jnp", "import jax.numpy as jnp\n1 / 0"), "line 3, raised ZeroDiv"),
         (("def loss", "def def"), "line 4, is not Python"),
-        (("data =", "bounds = 1\ndata ="), "bounds is a int: give blindstep.Range(0, 1)"),
+        (("data =", "bounds = 1\ndata ="), "bounds is a int: give blindstep.Bounds(clip=1.0)"),
         (('"people.csv"', "{'height': [1.0, 2.0]}"), "is a float, not an array"),
         (
             (
@@ -263,7 +263,7 @@ def test_a_refusal_comes_before_anything_is_spent(folder, options, says):
 
 
 @pytest.mark.parametrize(
-    "option", ["lipschitz", "gap", "clip", "horizon", "batch", "smoothing", "reach"]
+    "option", ["lipschitz", "gap", "clip", "horizon", "first-batch", "smoothing", "reach"]
 )
 def test_what_only_a_run_with_a_radius_has_is_refused_without(folder, option):
     done = train(f"--{option}", "2", fixed=ALONE)
@@ -276,10 +276,10 @@ def test_what_only_a_run_with_a_radius_has_is_refused_without(folder, option):
     assert not (folder / "problem-run").exists()
 
 
-def test_a_preset_that_needs_a_radius_says_so(folder):
+def test_a_method_that_needs_a_radius_says_so(folder):
     done = train("--method", "paper", "--lipschitz", "1", fixed=ALONE)
     assert done.exit_code == 2
-    assert "preset paper needs a radius" in done.stderr
+    assert "method paper needs --radius" in done.stderr
 
 
 def test_runs_share_a_ledger_and_its_budget(folder):

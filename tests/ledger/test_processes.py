@@ -179,9 +179,7 @@ def test_shares_keep_every_bit(cluster):
 
 def test_each_thing_that_must_be_alike_is_named(cluster):
     errors = cluster.both(
-        lambda rank: JaxGroup().require_alike(
-            {"plan": "p", "params": str(rank), "data": str(rank)}
-        )
+        lambda rank: JaxGroup().require_alike({"plan": "p", "params": str(rank), "data": str(rank)})
     )
     text = "process 1 does not have the params of process 0: give all processes the same."
     assert kinds(errors) == [(InvalidArgument, f"{text} Nothing was released.")] * 2
@@ -221,9 +219,7 @@ def test_the_environment_is_that_of_all_processes(cluster):
 
         def do(rank):
             own = replace(known, environment=environments[rank])
-            return storage.agree(
-                JaxGroup(), own, "p", "one record", Storage(), None
-            ).environment
+            return storage.agree(JaxGroup(), own, "p", "one record", Storage(), None).environment
 
         one, two = cluster.both(do)
         cluster.words.clear()

@@ -16,7 +16,7 @@ from blindstep.optimize.learners import (
     learner_to_dict,
     move_norm,
 )
-from blindstep.optimize.space import FlatSpace
+from blindstep.optimize.machine import FlatSpace
 
 SPACE = FlatSpace()
 LEARNERS = [ConstantStep(), AdaptiveStep(), Falling(), Falling(nearest=1.0)]

@@ -8,8 +8,7 @@ import pytest
 import blindstep as bs
 import reference
 from blindstep.estimate import draws
-from blindstep.optimize.machine import Machine
-from blindstep.optimize.space import lift
+from blindstep.optimize.machine import Machine, lift
 from blindstep.private.lattice import STD
 from blindstep.private.noise import fresh_keys, lattice_noise, public_stream
 from blindstep.private.schedule import Kind

@@ -17,7 +17,6 @@ from blindstep.planning.search import Search
 from blindstep.planning.theory import clip_bias
 from blindstep.private.schedule import MOST_RELEASES, Schedule
 from blindstep.private.statement import Privacy
-from plans import plan_of
 
 PRINTED = 4.599  # noise of the paper's constants at d = 100, T = 1024, mu = 1, per coordinate
 

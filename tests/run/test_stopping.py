@@ -156,7 +156,7 @@ def test_a_terminal_s_ctrl_c_ends_the_command_in_one_line(tmp_path):
         "params, data = jnp.zeros(2), jnp.ones((4_000, 2))\n"
     )
     options = ["--epsilon", "1", "--checkpoint", "run", "--json", "--passes", "100000"]
-    options += ["--radius", "1", "--batch", "4000", "--horizon", "1"]
+    options += ["--radius", "1", "--first-batch", "4000", "--horizon", "1"]
     command = [sys.executable, "-m", "blindstep", "train", "problem.py", *options]
     process, said = interrupted(command, tmp_path, stdout=subprocess.PIPE)
     assert process.returncode == 130

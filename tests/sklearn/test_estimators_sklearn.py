@@ -38,10 +38,10 @@ BOTH = ["no", "yes"]
 LITTLE = 2**14
 
 
-def no_run(loss, params, records, *, privacy, evaluations, seed, **storage):
+def no_run(loss, params, records, privacy, *, method, seed, **storage):
     """What a run returns, without the run: weights that no record had a part in."""
     space, number = ParameterSpace.of(params), len(records["target"])
-    plan = make_plan(Auto(evaluations=evaluations), dim=space.dim, records=number, privacy=privacy)
+    plan = make_plan(method, dim=space.dim, records=number, privacy=privacy)
     mean, zeros = np.linspace(-1, 1, space.dim), np.zeros((plan.rounds, plan.horizon))
     said = statement(plan.terms, plan.delta, seeded=seed is not None)
     history = History(zeros, zeros)
@@ -50,7 +50,10 @@ def no_run(loss, params, records, *, privacy, evaluations, seed, **storage):
 
 @pytest.mark.parametrize("really", [False, pytest.param(True, marks=pytest.mark.slow)])
 @parametrize_with_checks(
-    [PrivateClassifier(method=Auto(evaluations=LITTLE)), PrivateRegressor(method=Auto(evaluations=LITTLE))]
+    [
+        PrivateClassifier(method=Auto(evaluations=LITTLE)),
+        PrivateRegressor(method=Auto(evaluations=LITTLE)),
+    ]
 )
 @pytest.mark.filterwarnings("ignore")  # the checks make warnings on purpose
 def test_scikit_learns_own_checks(estimator, check, really, monkeypatch):
@@ -149,7 +152,7 @@ def test_squared_loss_is_half_the_square():
 
 
 def small(**given):
-    given = {"evaluations": LITTLE, "classes": BOTH, **given}
+    given = {"method": Auto(evaluations=LITTLE), "classes": BOTH, **given}
     return PrivateClassifier(**given).fit(X[FEW], SIDES[FEW])
 
 
@@ -197,7 +200,7 @@ def test_a_search_ends_in_a_statement_of_all_its_fits(tmp_path):
     """Three fits, of which one is handed over: with a ledger its statement has the sum."""
     everybody = np.arange(len(X[FEW]))
     model = PrivateClassifier(
-        evaluations=LITTLE, classes=BOTH, ledger=tmp_path / "people.jsonl", delta=1e-5
+        method=Auto(evaluations=LITTLE), classes=BOTH, ledger=tmp_path / "people.jsonl", delta=1e-5
     )
     search = GridSearchCV(model, {"epsilon": [0.9, 1.0]}, cv=[(everybody, everybody)])
     found = search.fit(X[FEW], SIDES[FEW]).best_estimator_.privacy_
@@ -224,7 +227,7 @@ def test_a_finished_fit_costs_nothing_more(tmp_path, hidden):
 
 def test_only_the_weights_depend_on_a_row():
     """A neighbouring data set, with the most hostile row there is, changes nothing else."""
-    model = PrivateClassifier(evaluations=LITTLE, random_state=3, classes=BOTH)
+    model = PrivateClassifier(method=Auto(evaluations=LITTLE), random_state=3, classes=BOTH)
     before = model.fit(X[FEW], SIDES[FEW])
     plan, classes = before.result_.plan, before.classes_
     rows, labels = X[FEW].copy(), SIDES[FEW].copy()

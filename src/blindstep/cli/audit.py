@@ -13,7 +13,7 @@ from rich.console import Console
 
 from blindstep.cli import planning
 from blindstep.cli.choices import with_choices
-from blindstep.cli.common import AsJson, Delta, Epsilon, Mu, fail, print_json
+from blindstep.cli.common import AsJson, fail, print_json
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.insight import audit as auditing
 from blindstep.insight.audit_bounds import audit_table, save_plot
@@ -47,14 +47,6 @@ def audit(
     confidence: Annotated[float, typer.Option(help="That the bound is right.")] = 0.999,
     seed: Annotated[int | None, typer.Option(help="For reproduction.")] = None,
     plot: Annotated[str | None, typer.Option(help="Write a picture to this file.")] = None,
-    dim: Annotated[int | None, typer.Option(help="Number of parameters.")] = None,
-    records: Annotated[int | None, typer.Option(help="Number of records.")] = None,
-    tolerance: Annotated[
-        float | None, typer.Option(help="Stationarity wanted: gives the records it takes.")
-    ] = None,
-    mu: Mu = None,
-    epsilon: Epsilon = None,
-    delta: Delta = DEFAULT_DELTA,
     as_json: AsJson = False,
     **choices: Any,
 ) -> None:
@@ -62,10 +54,8 @@ def audit(
 
     Takes the options of `blindstep plan`, or a plan. Exit code 1 if the claim is broken.
     """
-    sizes = {"dim": dim, "records": records, "tolerance": tolerance}
-    sizes |= {"mu": mu, "epsilon": epsilon, "delta": delta}
     try:
-        plan = _read(plan_file, sizes | choices) if plan_file else _described(sizes, choices)
+        plan = _read(plan_file, choices) if plan_file else _described(choices)
         found = auditing.audit(plan, attack=attack, pairs=pairs, confidence=confidence, seed=seed)
         if plot is not None:
             _draw(found, plot)
@@ -79,9 +69,9 @@ def audit(
         raise typer.Exit(1)
 
 
-def _described(sizes: dict[str, Any], choices: dict[str, Any]) -> Plan:
+def _described(choices: dict[str, Any]) -> Plan:
     """The plan that the options describe, with what is audited where nothing is said."""
-    options, scaled = sizes | choices, choices["method"] == "auto"
+    options, scaled = dict(choices), choices["method"] == "auto"
     for name, value, others in _DEFAULTS:
         if scaled and name in ("radius", "lipschitz", "gap"):
             continue  # such a plan has none
@@ -120,7 +110,7 @@ def _draw(found: auditing.Audit, path: str) -> None:
         raise InvalidArgument(f"the picture {path} cannot be written: {error}.") from error
 
 
-audit = with_choices(audit)
+audit = with_choices(audit, planning.plan)
 
 
 def report(

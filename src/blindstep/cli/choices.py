@@ -36,15 +36,23 @@ _OF_BOUNDS = {"clip": float, "diff_clip": float}
 _NAMES: dict[Any, Mapping[str, Any]] = {SamplerName: SAMPLERS, MechanismName: MECHANISMS}
 
 
-def with_choices(command: Callable[..., None], taken: tuple[str, ...] = ()) -> Callable[..., None]:
-    """The command, whose `**choices` are an option for each field of each method."""
+def with_choices(
+    command: Callable[..., None], also: Callable[..., None] | None = None
+) -> Callable[..., None]:
+    """The command, whose `**choices` are an option for each field of each method.
+
+    With another command they are all of that one's options, none of which is required.
+    """
     own = [
         parameter
         for parameter in inspect.signature(command, eval_str=True).parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    names = {parameter.name for parameter in own} | set(taken)
-    more = [each for each in _parameters() if each.name not in names]
+    names = {parameter.name for parameter in own}
+    others = _parameters() if also is None else inspect.signature(also).parameters.values()
+    more = [each for each in others if each.name not in names]
+    if also is not None:
+        more = [each.replace(default=None) if each.default is each.empty else each for each in more]
     everything = sorted([*own, *more], key=lambda each: each.default is not inspect.Parameter.empty)
     shown: Any = command
     shown.__signature__ = inspect.Signature(

@@ -21,9 +21,8 @@ from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
 from blindstep.estimate.bounds import Bounds
 from blindstep.losses.pytrees import Loss, ParameterSpace
 from blindstep.optimize.learners import AdaptiveStep, Choice, Pace
-from blindstep.optimize.machine import Machine
+from blindstep.optimize.machine import FlatSpace, Machine, Path
 from blindstep.optimize.prefix import Prefix
-from blindstep.optimize.space import FlatSpace, Path
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate, Memory, Permit
 from blindstep.private.lattice import STD
@@ -239,7 +238,7 @@ def _watch(
                 permit = Permit(
                     *(terms, key, first, first + period, grads[None]),
                     diffs.reshape(period - 1, schedule.diff_batch),
-                    table=len(jax.tree.leaves(z)[0]),
+                    table=schedule.records,
                 )
                 memory = Memory(first, Gate.first_memory(terms).buffers)
                 state = eqx.tree_at(

@@ -16,14 +16,13 @@ import functools
 import math
 import pickle
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import cloudpickle
 import jax
 import numpy as np
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Float, PyTree
 
 from blindstep.errors import InvalidArgument
 from blindstep.losses.isolation import Sealed, points_message, ready, values_apart
@@ -175,10 +174,3 @@ def quietly(loss: Loss, params: PyTree, records: PyTree) -> Any:
         value = None
     interrupt.passed_on()
     return value
-
-
-def numbers(values: Sequence[Any] | Shaped[np.ndarray | Array, " some"]) -> Float[np.ndarray, " n"]:
-    """Answers as float64; NaN for whatever is not a real number. Never raises on a value."""
-    if isinstance(values, np.ndarray | jax.Array) and np.asarray(values).dtype.kind in "biuf":
-        return np.asarray(values, dtype=np.float64)
-    return np.asarray([number(value) for value in values], dtype=np.float64)

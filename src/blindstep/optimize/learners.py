@@ -6,7 +6,7 @@ Every learner moves by
 
 where Delta is the last move, g the released gradient, and a and b are two numbers made of |g|^2,
 |Delta|^2 and <Delta, g>. So a learner sees three numbers and gives back two, and it need not know
-whether a move is a vector or the weights of a network: a space applies it (`optimize.space`).
+whether a move is a vector or the weights of a network: a space applies it (`optimize.machine`).
 
 A learner sees what was released and nothing else. So it cannot weaken privacy, and any step size is
 free (erratum 6). To bring one of your own, derive from `Learner`, outside of this package: see

@@ -31,8 +31,8 @@ from blindstep.ledger import fingerprints
 from blindstep.ledger.checkpoint import Arrays
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
+from blindstep.losses.isolation_worker import number
 from blindstep.losses.pytrees import ParameterSpace, rounding
-from blindstep.losses.tasks import numbers
 from blindstep.planning.checks import check_delta, check_prospects
 from blindstep.planning.plan import Plan
 from blindstep.private.noise import Uncopied
@@ -383,3 +383,11 @@ class Optimizer(Uncopied):
             self._enter()
             self._unsaved = True  # should saving fail, it is done before the next release
             self._unsaved = not run.keep(self._arrays)
+
+
+def numbers(values: Sequence[Any] | Shaped[np.ndarray | Array, " some"]) -> Float[np.ndarray, " n"]:
+    """Answers as float64; NaN for whatever is not a real number. Never raises on a value."""
+    plain = isinstance(values, np.ndarray | jax.Array) and np.asarray(values).dtype.kind in "biuf"
+    if plain or all(type(value) is float for value in values):
+        return np.asarray(values, dtype=np.float64)
+    return np.asarray([number(value) for value in values], dtype=np.float64)

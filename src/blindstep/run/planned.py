@@ -31,6 +31,8 @@ from blindstep.planning.planner import require_method
 from blindstep.private.statement import Privacy
 from blindstep.processes.jax_group import JaxGroup
 
+_NOWHERE = storage.Storage()
+
 
 @dataclass(frozen=True)
 class Call:
@@ -39,7 +41,7 @@ class Call:
     privacy: Privacy | None = None
     method: Method | Plan | None = None
     people: People | None = None
-    storage: storage.Storage = storage.Storage()
+    storage: storage.Storage = _NOWHERE
     seed: int | None = None
     progress: bool | None = None
     rehearse: bool = True

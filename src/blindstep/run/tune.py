@@ -103,13 +103,13 @@ def tune(
     privacy: Privacy,
     *,
     score: Loss | None = None,
-    people: People | ArrayLike | None = None,
     evaluate: Host | None = None,
+    people: People | ArrayLike | None = None,
+    seed: int | None = None,
+    progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
     budget: Privacy | None = None,
-    seed: int | None = None,
-    progress: bool | None = None,
 ) -> Tuned:
     """Minimize with each of a few candidates, and choose the best by private values, in one budget.
 

@@ -27,8 +27,7 @@ from blindstep.estimate.directions import key_number, seeds
 from blindstep.estimate.scales import ScaleFinder
 from blindstep.estimate.vectors import Estimator
 from blindstep.optimize.learners import Choice, Seen
-from blindstep.optimize.machine import Machine
-from blindstep.optimize.space import Space
+from blindstep.optimize.machine import Machine, Space
 from blindstep.planning.plan import Plan
 from blindstep.private.noise import public_key, public_stream
 from blindstep.torch.evaluate import Shift

@@ -183,9 +183,8 @@ def _release(
     """A step's release. A record's vector comes from its own answers and from public numbers."""
     nowhere = jnp.zeros(1)  # coefficients do not depend on where the points are
     query = Query(nowhere, nowhere, public, Kind.GRAD, nearness)
-    return release_answers(
-        permit, memory, Kind.GRAD, answers, lambda own: estimator.coefficients(query, own)
-    )
+    vectors = estimator.coefficients(query, answers)
+    return release_answers(permit, memory, Kind.GRAD, vectors, lambda own: own)
 
 
 def _words(public: Key[Array, ""]) -> np.ndarray:

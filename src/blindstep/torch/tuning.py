@@ -54,12 +54,12 @@ def minimize(
     collate: Collate | None = None,
     batch: int = _BATCH,
     people: People | ArrayLike | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    ledger: str | os.PathLike[str] | None = None,
-    budget: Privacy | None = None,
     seed: int | None = None,
     progress: bool | None = None,
     rehearse: bool = True,
+    checkpoint: str | os.PathLike[str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    budget: Privacy | None = None,
 ) -> TunedModel:
     """Tune a model privately, from values of the loss alone: no gradient, and inference memory.
 
