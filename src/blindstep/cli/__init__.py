@@ -96,10 +96,11 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         print(f"blindstep {version('blindstep')}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()
