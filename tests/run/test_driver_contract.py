@@ -146,7 +146,18 @@ LINE = np.zeros((2 * RELEASES, 1))
 
 def one_dimensional(data, driver):
     """Norms of releases at known increments: the loss is linear, and the path does not matter."""
-    plan = plan_of(records=len(data), dim=1, **BUDGET, bounds=bs.Bounds(clip=1.0), horizon=1, first_batch=2, directions=1, rounds=RELEASES, passes=1, sharing="record")  # fmt: skip
+    plan = plan_of(
+        records=len(data),
+        dim=1,
+        **BUDGET,
+        bounds=bs.Bounds(clip=1.0),
+        horizon=1,
+        first_batch=2,
+        directions=1,
+        rounds=RELEASES,
+        passes=1,
+        sharing="record",
+    )
     result = run(driver, plan=plan, data=data, loss=lambda x, z: x[0] * z[0])
     return result.history.gradient_norm.ravel(), plan.noise_std / STD
 
