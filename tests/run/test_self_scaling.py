@@ -67,12 +67,14 @@ def test_the_host_driver_finds_them_too():
     assert error(result.params) < 3 * BEST  # at the start: 7.4 times
 
 
-def test_looks_and_steps_add_up_to_the_budget():
+def test_looks_steps_and_comparison_add_up_to_the_budget():
     plan = plan_auto(dim=3, records=2000, privacy=PRIVACY)
-    parts = [plan.calibration_terms.mu(), plan.terms.mu()]
+    parts = [terms.mu() for terms in plan.all_terms]
+    assert len(parts) == 3
     assert accounting.compose(parts) == pytest.approx(plan.mu)
     assert plan.mu <= PRIVACY.mu
     assert parts[0] ** 2 / plan.mu**2 == pytest.approx(0.15, rel=1e-3)
+    assert parts[2] ** 2 / plan.mu**2 == pytest.approx(0.1, rel=1e-3)
     assert bs.Plan.from_json(plan.to_json()) == plan
     assert plan.certifies is None
 
@@ -82,7 +84,7 @@ def test_all_of_it_is_in_the_ledger_and_comes_again_bit_for_bit(tmp_path):
     first = bs.minimize(loss, START, DATA, **SHORT, checkpoint=path)
     account = read_ledger(path / "ledger.jsonl")
     assert account.spent() == pytest.approx(first.privacy.mu, rel=1e-9)
-    assert len(account.runs) == 2
+    assert len(account.runs) == 3  # looks, steps and the comparison
     again = bs.minimize(loss, START, DATA, **SHORT, checkpoint=path)
     np.testing.assert_array_equal(first.params, again.params)
     assert read_ledger(path / "ledger.jsonl").spent() == account.spent()
@@ -105,16 +107,25 @@ def test_a_run_cut_short_between_its_parts_goes_on_with_the_same_bits(
         few = {name: values[:100] for name, values in DATA.items()}
         call, own, data = bs.host.minimize, host_loss, few
         options = {"evaluations": 2**13, "passes": 6}
+    from blindstep.private.gate import Gate
+
+    through, calls = Gate.through, [0]
+
+    def counted(self, *arguments, **named):
+        calls.append(calls[-1] + 1)
+        return through(self, *arguments, **named)
+
+    monkeypatch.setattr(Gate, "through", counted)
     whole = call(own, START, data, privacy=PRIVACY, seed=5, checkpoint=tmp_path / "a", **options)
+    monkeypatch.setattr(Gate, "through", through)
 
     class Crash(Exception):
         pass
 
-    from blindstep.private.gate import Gate
-
     # A crash right after each of the first releases: two looks, the last look, a few steps.
-    through = Gate.through
-    for after in range(1, 7) if driver == "compiled" else (2, 4):
+    # And after the second release of the comparison, which is the last thing that a run asks.
+    in_comparison = calls[-1] - 1
+    for after in (*(range(1, 7) if driver == "compiled" else (2, 4)), in_comparison):
         made = []
 
         def cut(self, *arguments, after=after, made=made, **named):
@@ -139,7 +150,7 @@ def test_seeded_looks_do_not_share_the_noise_of_the_steps(tmp_path):
     keys = {
         run.identity.noise_key for run in read_ledger(tmp_path / "run/ledger.jsonl").runs.values()
     }
-    assert len(keys) == 2
+    assert len(keys) == 3
 
 
 @pytest.mark.filterwarnings("ignore::blindstep.HopelessPlan")
@@ -151,9 +162,12 @@ def test_how_it_went_is_said_from_releases():
         privacy=bs.Privacy(mu=0.01),
         evaluations=2**15,
     )
-    assert "Lost in noise" in lost.outcome
+    assert lost.outcome.startswith("Nothing better than the start")
+    np.testing.assert_array_equal(lost.params, START)
+    assert lost.best_round is None
     found = bs.minimize(loss, START, DATA, **SHORT)
     assert found.outcome.startswith("Settled")
+    assert found.comparison.best is not None
 
 
 def test_a_choice_that_needs_a_radius_says_so():

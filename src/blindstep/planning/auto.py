@@ -5,8 +5,9 @@ What is left to choose follows from the sizes and the budget:
 - steps T: 64 up to 144 parameters, then as sqrt(d) up to 160, and fewer where noise would drown each
   of them. With all records in every step the noise on a gradient is 2 sqrt(T d) / (n mu) clips long;
   T is such that this is at most 0.8, and at least 20.
-- clip: 0.45 of a record's slopes at the start. Slopes shrink as a run learns, and noise is in
-  proportion to the clip. Much less would count the slopes of all records as equally long.
+- clip: such that the noise on a gradient is 0.06 long, where a record's slopes at the start are 1 long;
+  at least 0.45, since much less would count the slopes of all records as equally long, and at most 8.
+  A clip that bites leads to the answer of another loss.
 - reach: 1.6 up to 144 parameters, then as sqrt(d) up to 3, and more in fewer steps, as T^-0.4. In
   noise a path of T steps gets sqrt(T) x reach far, in a random direction, of which a record feels one
   part in sqrt(d).
@@ -26,6 +27,7 @@ import math
 from blindstep.errors import InvalidArgument, count
 from blindstep.estimate.bounds import Bounds, Clip
 from blindstep.estimate.calibration import MOST_PRODUCTS, CalibrationQuery
+from blindstep.estimate.comparison import RELEASES
 from blindstep.estimate.gradients import COST
 from blindstep.estimate.scales import ScaleFinder
 from blindstep.planning.choices import GRADIENT, NO_DIRECTIONS, VALUES
@@ -35,6 +37,8 @@ from blindstep.private.statement import Privacy
 # All in natural units: a record's slopes are about 1 long, its loss at the start is about 1.
 _STEPS, _MOST_STEPS, _FEWEST_STEPS, _DROWNED = 64, 160, 20, 0.8
 _SHORTEST, _LONGEST, _SMOOTHING, _CLIP = 1.6, 3.0, 0.5, 0.45
+# Where there is little noise, the clip is such that noise is so long; but no larger than that.
+_NOISE, _LARGEST_CLIP = 0.06, 8.0
 # Up to so many parameters a plan does not depend on their number.
 _FEW = 144
 # sqrt(4%) of a step's budget shows the mean loss.
@@ -50,6 +54,9 @@ LEAF_NOISE = 0.08
 CALIBRATION_EVALUATIONS = 0.25
 _FEW_CALIBRATION_DIRECTIONS = (16, 4, 1)
 EVALUATIONS = 2**24
+# The share of mu^2 that the comparison with the start spends, and the evaluations that it may take.
+_COMPARISON_SHARE, _COMPARISON_EVALUATIONS = 0.1, 0.1
+_CANDIDATES = 2
 
 
 def plan_auto(
@@ -87,10 +94,12 @@ def plan_auto(
         dim, records, most, privacy.mu, leaves or (dim,)
     )
     spent = ScaleFinder.calibrations * calibration_batch * calibration.evaluations
+    compared = _comparison_batch(records, most)
+    spent += RELEASES * compared * (1 + _CANDIDATES)
     share = calibration_share(calibration, calibration_batch, privacy.mu)
     wide = max(1.0, math.sqrt(dim / _FEW))
     most_steps = min(round(_STEPS * wide), _MOST_STEPS)
-    steps = _steps(dim, records, privacy.mu * math.sqrt(1 - share), most_steps)
+    steps = _steps(dim, records, privacy.mu * math.sqrt(1 - share - _COMPARISON_SHARE), most_steps)
     if differentiates:  # as long as COST / 2 pairs of values
         pairs = 2 * (most - spent) // COST
         _, batch, steps = _sizes(1, True, records, pairs, steps)
@@ -106,8 +115,11 @@ def plan_auto(
     reach = fewer * min(_SHORTEST * wide, _LONGEST)
     smoothing = fewer * _SMOOTHING
     # Coefficients are (d/q) c_j: of a slope of length 1, about sqrt(d/q) long.
-    bounds = Clip(_CLIP * math.sqrt(dim / q))
+    mu_of_steps = privacy.mu * math.sqrt(1 - share - _COMPARISON_SHARE)
+    clip = _clip(dim, math.sqrt(records * batch) * mu_of_steps, rounds * horizon)
+    bounds = Clip(clip * math.sqrt(dim / q))
     given = (dim, records, privacy, calibration, calibration_batch, share, rounds, horizon, batch)
+    given = (*given, compared)
     if differentiates:
         none = (0, reach, 0.0, bounds, NO_DIRECTIONS)
         return in_natural_units(*given, *none, sharing="record", estimate=estimate)
@@ -125,6 +137,7 @@ def in_natural_units(
     rounds: int,
     horizon: int,
     batch: int,
+    comparison_batch: int,
     directions: int,
     reach: float,
     smoothing: float,
@@ -163,6 +176,9 @@ def in_natural_units(
         curve=CURVE,
         sides=sides,
         estimate=estimate,
+        comparisons=RELEASES if comparison_batch else 0,
+        comparison_batch=comparison_batch,
+        comparison_share=_COMPARISON_SHARE if comparison_batch else 0.0,
     )
     return finished(made, after=_notes(made))
 
@@ -171,6 +187,15 @@ def _steps(dim: int, records: int, mu: float, most: int) -> int:
     """Steps such that noise does not drown each of them, if every step takes all records."""
     drowned = 2.0 * math.sqrt(most * dim) / (records * mu)
     return round(min(max(most * (_DROWNED / drowned) ** 2, _FEWEST_STEPS), most))
+
+
+def _clip(dim: int, heard: float, steps: int) -> float:
+    """The clip: as large as leaves noise a small part of a step, within limits.
+
+    The noise on a gradient is 2 sqrt(T d) / `heard` clips long, and `heard` n mu with all n records in
+    every step.
+    """
+    return min(max(_NOISE * heard / (2.0 * math.sqrt(steps * dim)), _CLIP), _LARGEST_CLIP)
 
 
 def calibration_share(calibration: CalibrationQuery, batch: int, mu: float) -> float:
@@ -195,6 +220,12 @@ def calibration_noise(calibration: CalibrationQuery, batch: int, mu: float) -> f
         * math.sqrt(ScaleFinder.calibrations / _CALIBRATION_SHARE)
         / (batch * mu)
     )
+
+
+def _comparison_batch(records: int, evaluations: int) -> int:
+    """Records that compare what was found with the start: all, if that is cheap enough."""
+    room = _COMPARISON_EVALUATIONS * evaluations / (RELEASES * (1 + _CANDIDATES))
+    return max(1, min(records, int(room)))
 
 
 def _sizes(
@@ -243,9 +274,28 @@ def _notes(plan: Plan) -> tuple[str, ...]:
     curve = plan.curve**2 / (1 + plan.curve**2)
     counted = f" (a gradient counts as {COST})" if plan.estimate == GRADIENT else ""
     return (
-        f"{plan.rounds * plan.horizon} steps fall from {plan.reach:.3g} to 0 natural units; about "
+        f"{plan.rounds * plan.horizon} steps {_lengths(plan)}; about "
         f"{plan.evaluations:,} evaluations of the loss{counted}; {curve:.0%} of each step's budget "
         "shows the mean loss.",
         f"{plan.calibrations} looks, with {plan.calibration_share:.0%} of mu^2, find the unit of the loss and the "
         "length of each parameter's unit.",
+        *_compared(plan),
+    )
+
+
+def _lengths(plan: Plan) -> str:
+    lengths = f"from {plan.reach:.3g} to 0 natural units"
+    return (
+        f"fall {lengths}, and grow or shrink as gradients agree"
+        if plan.heeds
+        else f"fall {lengths}"
+    )
+
+
+def _compared(plan: Plan) -> tuple[str, ...]:
+    if not plan.comparisons:
+        return ()
+    return (
+        f"{plan.comparisons} releases, with {plan.comparison_share:.0%} of mu^2, compare what was "
+        "found with the start.",
     )

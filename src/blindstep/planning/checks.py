@@ -64,7 +64,13 @@ def check(plan: Plan) -> None:
         one_of("sampler", plan.sampler, AUTO_SAMPLERS if scaled else SAMPLERS)
         plain_numbers(plan, ("directions",), ("smoothing",), _MOST)
     moderate_bounds(plan.bounds, _MOST)
-    for name in ("calibrations", "calibration_directions", "calibration_batch"):
+    for name in (
+        "calibrations",
+        "calibration_directions",
+        "calibration_batch",
+        "comparisons",
+        "comparison_batch",
+    ):
         count(name, getattr(plan, name), 0)
     if not 0.0 <= finite("curve", plan.curve) <= 1.0 or (plan.curve and not _has_room(plan)):
         raise InvalidArgument(
@@ -73,6 +79,14 @@ def check(plan: Plan) -> None:
         )
     if not 0.0 <= finite("calibration_share", plan.calibration_share) < 1.0:
         raise InvalidArgument(f"look_share {plan.calibration_share:g}: a share from 0 to below 1.")
+    if not 0.0 <= finite("comparison_share", plan.comparison_share) < 1.0 - plan.calibration_share:
+        raise InvalidArgument(
+            f"comparison_share {plan.comparison_share:g}: looks and comparison together leave nothing."
+        )
+    if (plan.comparisons > 1) != (plan.comparison_batch * plan.comparison_share > 0):
+        raise InvalidArgument(
+            "comparisons (at least 2), comparison_batch and comparison_share go together: give all."
+        )
     for leaf in plan.calibration_leaves:
         count("calibration_leaves", leaf)
     if plan.sides != 2 and (plan.sides != 1 or plan.sampler != Signs.name):

@@ -95,7 +95,7 @@ def plan_network(
     bounds = Clip(_CLIP * math.sqrt(dim / q))
     return auto.in_natural_units(
         *(dim, records, privacy, calibration, calibration_batch, share),
-        *(rounds, horizon, batch, q, reach, _PROBE * reach, bounds, Signs.name, sides),
+        *(rounds, horizon, batch, 0, q, reach, _PROBE * reach, bounds, Signs.name, sides),
     )
 
 

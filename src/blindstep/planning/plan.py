@@ -13,10 +13,11 @@ from blindstep.errors import InvalidArgument
 from blindstep.estimate import gradients
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import CalibrationQuery
+from blindstep.estimate.comparison import ComparisonQuery
 from blindstep.estimate.directions import Signs
 from blindstep.estimate.estimators import Sharing, ValueEstimator, record_bound
 from blindstep.estimate.vectors import Estimator
-from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Falling, Learner, Pace
+from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Falling, Heeding, Learner, Pace
 from blindstep.optimize.machine import Machine
 from blindstep.optimize.prefix import prefix_of
 from blindstep.planning import bound, checks, serialisation
@@ -45,7 +46,7 @@ class Plan:
     that F(start) - inf F <= `gap`, and that the start was chosen without looking at the records.
 
     Attributes:
-        preset: whose parameters these are: "scaled", "tight", "paper" or "klt".
+        preset: whose parameters these are: "auto", "tight", "paper" or "klt".
         mechanism: the noise of a block: "independent", "tree", "sqrt" or "blt".
         sampler: the probing directions: "sphere", "haar", "structured", "signs"; "none" if none.
         sharing: whether each "record" has its own directions, or a "block" shares one frame.
@@ -74,6 +75,9 @@ class Plan:
         curve: weight of the loss in each release, whose mean is then part of the history; 0: none.
         sides: of a point on which a GRAD evaluates along a direction, 2 or 1 (`blindstep.torch`).
         estimate: what a record's vector is made of: "values" of its loss, or its "gradient".
+        comparisons: releases after the last step, which compare what was found with the start; 0: none.
+        comparison_batch: records of each of them.
+        comparison_share: the share of mu^2 that they spend together.
     """
 
     preset: str
@@ -104,6 +108,9 @@ class Plan:
     curve: float = 0.0
     sides: int = 2
     estimate: str = VALUES
+    comparisons: int = 0
+    comparison_batch: int = 0
+    comparison_share: float = 0.0
 
     def __post_init__(self) -> None:
         checks.check(self)
@@ -159,9 +166,11 @@ class Plan:
         Where the loss `jumps`, a run that finds its scales probes farther out.
         """
         step, auto = self.step, self.preset == "auto"
-        if auto:
+        if self.heeds:
+            learner: Learner = Heeding()
+        elif auto:
             # Numbers of 16 bits would swallow closer probes of a network.
-            learner: Learner = Falling(1.0 if self.sampler == Signs.name else 0.1)
+            learner = Falling(1.0 if self.sampler == Signs.name else 0.1)
         else:
             learner = AdaptiveStep() if step is None else ConstantStep()
         widening = 4.0 if auto and jumps else 1.0
@@ -169,9 +178,35 @@ class Plan:
             estimator=self.estimator,
             prefix=prefix_of(self.terms.mechanism),
             learner=learner,
-            pace=Pace(float(self.reach), self.schedule.releases, step, widening),
+            pace=Pace(
+                float(self.reach),
+                self.schedule.releases,
+                step,
+                widening,
+                *self._noise_of_gradient(),
+            ),
             horizon=self.horizon,
         )
+
+    @property
+    def heeds(self) -> bool:
+        """Whether the length of steps heeds what was released.
+
+        Not along a few directions of a network, where two gradients have nothing in common, nor where
+        each person answers once.
+        """
+        return self.preset == "auto" and self.calibrations > 0 and self.sampler != Signs.name
+
+    def _noise_of_gradient(self) -> tuple[float, float]:
+        """The standard deviation of the noise on a gradient along one direction, and the blur.
+
+        Along q directions of d, drawn anew for each step, a gradient shows q / d of what noise there
+        is; and what it shows along one direction varies by sqrt((1 - q/d) / d) of its own length.
+        """
+        if self.sharing != "block":
+            return self.release_std_mean, 0.0
+        shown = self.directions / self.dim
+        return self.release_std_mean * math.sqrt(shown), (1.0 - shown) / self.dim
 
     # -- what it costs ----------------------------------------------------------------------------
 
@@ -205,8 +240,8 @@ class Plan:
 
     @property
     def steps_mu(self) -> float:
-        """The budget of the steps: the looks have their share of mu^2."""
-        return self.privacy.mu * math.sqrt(1.0 - self.calibration_share)
+        """The budget of the steps: looks and the comparison have their shares of mu^2."""
+        return self.privacy.mu * math.sqrt(1.0 - self.calibration_share - self.comparison_share)
 
     @property
     def calibration(self) -> CalibrationQuery:
@@ -227,10 +262,35 @@ class Plan:
             schedule, Independent(1), calibration.size, calibration.clip, calibration.clip, mu
         )
 
+    @property
+    def compared(self) -> tuple[int, ...]:
+        """The rounds whose means are compared with the start, the one to be taken first."""
+        return tuple(dict.fromkeys((self.rounds - 1, (self.rounds - 1) // 2)))
+
+    @property
+    def comparison(self) -> ComparisonQuery:
+        """What a release of the comparison asks of a record."""
+        return ComparisonQuery(len(self.compared))
+
+    @cached_property
+    def comparison_terms(self) -> Terms | None:
+        """The terms of the comparison; None without one."""
+        if not self.comparisons:
+            return None
+        batch, query = self.comparison_batch, self.comparison
+        schedule = Schedule(self.records, batch, batch, 1, self.comparisons)
+        mu = self.privacy.mu * math.sqrt(self.comparison_share)
+        return calibrated(schedule, Independent(1), query.size, query.clip, query.clip, mu)
+
+    @property
+    def all_terms(self) -> tuple[Terms, ...]:
+        """The terms of all that a run releases: looks, steps and the comparison."""
+        every = (self.calibration_terms, self.terms, self.comparison_terms)
+        return tuple(terms for terms in every if terms is not None)
+
     def statement(self, *, seeded: bool, unit: str = RECORD) -> Statement:
-        """What a whole run guarantees: its looks, if it has any, and its steps."""
-        parts = [terms for terms in (self.calibration_terms, self.terms) if terms is not None]
-        each = (statement(terms, self.delta, seeded=seeded, unit=unit) for terms in parts)
+        """What a whole run guarantees: its looks, its steps and its comparison, if it has them."""
+        each = (statement(terms, self.delta, seeded=seeded, unit=unit) for terms in self.all_terms)
         return compose_statements(list(each))
 
     @property
@@ -243,7 +303,8 @@ class Plan:
             if self.calibrations
             else 0
         )
-        return block * self.rounds * (self.horizon // self.period) + calibrations
+        compared = self.comparisons * self.comparison_batch * self.comparison.evaluations
+        return block * self.rounds * (self.horizon // self.period) + calibrations + compared
 
     @property
     def noise_std(self) -> float:
@@ -268,8 +329,7 @@ class Plan:
     @cached_property
     def mu(self) -> float:
         """What the run spends of its budget: the Gaussian-DP parameter of all its releases."""
-        calibrations = () if self.calibration_terms is None else (self.calibration_terms.mu(),)
-        return accounting.compose([self.terms.mu(), *calibrations])
+        return accounting.compose(terms.mu() for terms in self.all_terms)
 
     # -- what it promises -------------------------------------------------------------------------
 

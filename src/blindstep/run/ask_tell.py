@@ -116,7 +116,7 @@ class Optimizer(Uncopied):
                 "the plan has looks, which find its units: give the scales that they found, or run it "
                 "with blindstep.minimize or blindstep.host.minimize."
             )
-        if plan.preset == "scaled" and scales is None:
+        if plan.preset == "auto" and scales is None:
             with jax.enable_x64(True):
                 scales = by_start(np.asarray(self.space.flatten(params)))
         self._turn, self._scales = threading.RLock(), scales

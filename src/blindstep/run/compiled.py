@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from blindstep.errors import answers_typos
 from blindstep.estimate.bounds import Bounds
+from blindstep.estimate.comparison import Comparison
 from blindstep.estimate.gradients import vectors_of_loss
 from blindstep.estimate.scales import Scales
 from blindstep.estimate.vectors import Vectors
@@ -42,10 +43,11 @@ from blindstep.run.calibration import (
     scaled_start,
     scales_from,
 )
+from blindstep.run.choice import compare, open_comparison
 from blindstep.run.loop import Run, records_of, take_step, traced
 from blindstep.run.planned import plan_for
 from blindstep.run.progress import RunProgress, ends_in_one_line
-from blindstep.run.result import Result, result_of
+from blindstep.run.result import Result, compared_with, result_of
 
 Carry = tuple[Memory, State]
 # Evaluations beside which calling the program, and an entry in the ledger, take little time.
@@ -183,7 +185,16 @@ def minimize(
                     lambda: _run(run, data, plan, inside, machine, session, bar)
                 )
                 about = (plan, space, session.gate, done.means, done.info(), scales)
-                return result_of(*about, protected=unit)
+                found = result_of(*about, protected=unit)
+            if not plan.comparisons:
+                return found
+            known = functools.partial(fingerprints.of_run, loss, params, data, group)
+            with open_comparison(plan, storage, known, seed, unit, group) as session:
+                bar.follow(session)
+                compared = telling_failures(
+                    lambda: _compare(loss, params, data, plan, space, session, found)
+                )
+            return compared_with(found, params, compared)
 
 
 def _calibrate(
@@ -193,8 +204,26 @@ def _calibrate(
     origin = np.asarray(space.flatten(params))
     placed = data if on_disk(data) else mesh.place(data)
     return scales_from(
-        plan, session, origin, calibrate_on_loss(session.gate, loss, space, placed, plan)
+        plan,
+        session,
+        origin,
+        calibrate_on_loss(session.gate, loss, space, placed, plan.calibration),
     )
+
+
+def _compare(
+    loss: Loss,
+    params: PyTree,
+    data: PyTree,
+    plan: Plan,
+    space: ParameterSpace,
+    session: Session,
+    found: Result,
+) -> Comparison:
+    """Ask the records whether what was found is better than the start."""
+    placed = data if on_disk(data) else mesh.place(data)
+    release = calibrate_on_loss(session.gate, loss, space, placed, plan.comparison)
+    return compare(plan, session, np.asarray(space.flatten(params)), found.means, release)
 
 
 def _run(

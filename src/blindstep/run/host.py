@@ -37,10 +37,11 @@ from blindstep.private.statement import Privacy
 from blindstep.run import planned
 from blindstep.run.ask_tell import Optimizer
 from blindstep.run.calibration import calibrate_on_answers, open_calibration, scales_from
+from blindstep.run.choice import compare, open_comparison
 from blindstep.run.planned import plan_for, refuse_gradients
 from blindstep.run.progress import RunProgress, ends_in_one_line
 from blindstep.run.query import BatchQuery
-from blindstep.run.result import Result
+from blindstep.run.result import Result, compared_with
 
 __all__ = ["EngineLost", "minimize", "ray_map"]
 
@@ -182,10 +183,14 @@ def minimize(
             ) as opt:
                 opt.shown_by(bar)
                 _answer(opt, data, work, engine)
+                found = opt.result()
+            if plan.comparisons:
+                asked = (plan, params, data, work, engine, storage, seed, unit, bar)
+                found = _compared(found, *asked)
     finally:
         engine.close()
         isolation.dismiss()
-    return opt.result()
+    return found
 
 
 def _work(
@@ -241,7 +246,38 @@ def _calibrate(
         origin = np.asarray(work.space.flatten(params))
         with open_calibration(plan, storage, known, seed, unit) as session:
             bar.follow(session)
-            return scales_from(plan, session, origin, calibrate_on_answers(session, plan, answer))
+            return scales_from(
+                plan, session, origin, calibrate_on_answers(session, plan.calibration, answer)
+            )
+
+
+def _compared(
+    found: Result,
+    plan: Plan,
+    params: PyTree,
+    data: PyTree,
+    work: Work,
+    engine: Engine,
+    storage: Storage,
+    seed: int | None,
+    unit: str,
+    bar: RunProgress,
+) -> Result:
+    """Ask the records whether what was found is better than the start."""
+
+    def known() -> fingerprints.Fingerprints:
+        return fingerprints.of_questions(storage.cohort, params, data)
+
+    def answer(points: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        values = engine.perform(list(_pieces(points, rows, data, work)))
+        return np.concatenate(values).reshape(len(rows), -1)
+
+    with jax.enable_x64(True):
+        start = np.asarray(work.space.flatten(params))
+        with open_comparison(plan, storage, known, seed, unit) as session:
+            bar.follow(session)
+            release = calibrate_on_answers(session, plan.comparison, answer)
+            return compared_with(found, params, compare(plan, session, start, found.means, release))
 
 
 def _pieces(points: np.ndarray, rows: np.ndarray, data: PyTree, work: Work) -> Iterator[Task]:

@@ -50,7 +50,7 @@ def earlier(directory: Any, wanted: Mapping[str, Any]) -> Plan | None:
     except (OSError, TypeError, ValueError):  # none, or not readable: the session says so
         return None
     same = all(getattr(found, name) == value for name, value in wanted.items() if name != "preset")
-    return found if same and found.preset == "scaled" else None
+    return found if same and found.preset == "auto" else None
 
 
 def _as_text(plan: Plan | None) -> str | None:
@@ -103,7 +103,7 @@ def _plan_for(
                 f"{given['privacy']!r}."
             )
         sizes = {"records": records, "dim": space.dim}
-        if given.get("preset", "scaled") != "scaled" or "radius" in given:
+        if given.get("preset", "auto") != "auto" or "radius" in given:
             return make_plan(**sizes, **given)
         if "evaluations" not in given:
             directory, wanted = arguments.get("checkpoint"), sizes | {"estimate": VALUES} | given
