@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from blindstep.errors import InvalidArgument, count, finite
 from blindstep.estimate.calibration import CalibrationQuery
+from blindstep.estimate.comparison import RELEASES, ComparisonQuery
 from blindstep.estimate.directions import Signs, sampler_named
 from blindstep.estimate.estimators import Sharing
 from blindstep.estimate.frames import Structured
@@ -86,3 +87,28 @@ class Calibration:
     def query(self, *, signs: bool) -> CalibrationQuery:
         """What one calibration asks of a record."""
         return CalibrationQuery(self.leaves, self.directions, signs)
+
+
+@dataclass(frozen=True)
+class StartComparison:
+    """Releases after the last step, which compare what was found with the start.
+
+    Attributes:
+        batch: records of a comparison.
+        share: the share of mu^2 that all of them spend together.
+        number: how many releases there are.
+    """
+
+    batch: int
+    share: float
+    number: int = RELEASES
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "number"):
+            plain_count(self, name)
+        if not 0.0 < finite("share", self.share) < 1.0:
+            raise InvalidArgument(f"share {self.share:g}: a share of mu^2 between 0 and 1.")
+
+    def query(self, candidates: int) -> ComparisonQuery:
+        """What one comparison asks of a record."""
+        return ComparisonQuery(candidates)
