@@ -224,7 +224,7 @@ def releases_with(first, seed, monkeypatch):
     return [release / std for release, std in seen], result
 
 
-@pytest.mark.filterwarnings("ignore::blindstep.HopelessPlan")
+@pytest.mark.filterwarnings("ignore::blindstep.errors.HopelessPlan")
 def test_audit_neighbours_are_as_far_apart_as_claimed_and_no_farther(monkeypatch):
     """With the same noise, releases of neighbours differ by what replacing a record does alone.
 
