@@ -33,7 +33,9 @@ def vectors(estimate, loss, data, kind=Kind.GRAD):
     """The vectors of all records, asked for as the gate asks."""
     query = Query(jnp.asarray(POINT), jnp.asarray(BEFORE), jax.random.key(3), kind)
     made = vectors_of_loss(estimate, loss, jnp.asarray(data)).contributions(query, len(data))
-    rows = [np.arange(len(data))[i : i + made.batch_size] for i in range(0, len(data), made.batch_size)]
+    rows = [
+        np.arange(len(data))[i : i + made.batch_size] for i in range(0, len(data), made.batch_size)
+    ]
     return np.concatenate([np.asarray(made.of(jnp.asarray(r), jnp.asarray(r))) for r in rows])
 
 
