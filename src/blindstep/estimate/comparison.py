@@ -5,11 +5,12 @@ f(x_j) - f(x_0) to the gate, in one of two forms:
 
 - at first, to find how large they are: a 1 around the place of log2 |f(x_j) - f(x_0)|, in one histogram
   where it is a rise and in another where it is a fall;
-- then the differences themselves, each clamped to a limit that was read from the histograms, and
-  divided by it.
+- then the differences themselves, each clamped by a limit that was read from the histograms: a fall
+  counts up to the limit, a rise up to three times it. Few large rises among many small falls are what
+  a mean of clamped differences would hide; so what is not known counts for the start.
 
 Either vector is at most sqrt(k) long. A record whose loss is a finite number at the start and none at a
-candidate counts as a rise by the limit: a loss that breaks is no gain.
+candidate counts as the largest rise: a loss that breaks is no gain.
 """
 
 from __future__ import annotations
@@ -28,8 +29,13 @@ from blindstep.estimate.calibration import FIRST, PLACES, place
 RELEASES = 3
 # A place of a histogram holds records if it holds more than so many standard deviations of its noise.
 _SURE = 4.0
+# A difference counts from -1 to so many limits; the middle and half the width of that.
+_RISE = 3.0
+_MIDDLE, _HALF = (_RISE - 1.0) / 2.0, (_RISE + 1.0) / 2.0
 # A candidate is better than the start if it is so by so many standard deviations.
 BETTER = 2.0
+# How much wider limits are where the slopes at the start did not stand out from the noise.
+_WIDER = 8.0
 
 
 class ComparisonQuery(eqx.Module):
@@ -74,30 +80,32 @@ class ComparisonQuery(eqx.Module):
         histograms = jnp.concatenate([rises, falls], axis=-1)
         histograms = histograms.reshape(*histograms.shape[:-2], -1)
         known = limits > 0
-        shown = jnp.clip(difference / jnp.where(known, limits, 1.0), -1.0, 1.0)
-        shown = jnp.where(known, shown, 0.0)
+        shown = jnp.clip(difference / jnp.where(known, limits, 1.0), -1.0, _RISE)
+        shown = jnp.where(known, (shown - _MIDDLE) / _HALF, 0.0)
         none = ~jnp.any(known)
         return jnp.concatenate(
             [jnp.where(none, histograms, 0.0), jnp.where(none, 0.0, shown)], axis=-1
         )
 
     def limits(
-        self, release: Float[np.ndarray, " size"], noise: float
+        self, release: Float[np.ndarray, " size"], noise: float, doubted: bool = False
     ) -> Float[np.ndarray, " candidates"]:
         """The largest difference that a number of records have, from a release of histograms.
 
         `noise` is the standard deviation on each coordinate. 0 where nothing stands out of the noise.
+        With a gain that is `doubted` limits are wider: noise may hide the larger differences.
         """
         histograms = np.asarray(release[: self.candidates * 2 * PLACES])
         holds = histograms.reshape(self.candidates, 2, PLACES) > _SURE * noise
         places = np.arange(PLACES)
         highest = np.max(np.where(np.any(holds, axis=1), places, -1), axis=-1)
         # A place is shared by sizes up to twice its own.
-        return np.where(highest >= 0, 2.0 ** (np.minimum(highest, PLACES - 1) + 1.0 + FIRST), 0.0)
+        wider = _WIDER if doubted else 1.0
+        return np.where(highest >= 0, wider * 2.0 ** (highest + 1.0 + FIRST), 0.0)
 
     def differences(self, release: Float[np.ndarray, " size"]) -> Float[np.ndarray, " candidates"]:
         """The mean clamped differences in a release of them, as shares of the limits."""
-        return np.asarray(release[-self.candidates :])
+        return _MIDDLE + _HALF * np.asarray(release[-self.candidates :])
 
 
 @dataclass(frozen=True)
@@ -107,9 +115,9 @@ class Comparison:
     Attributes:
         rounds: of which rounds the means were compared with the start.
         difference: by how much the mean loss is higher than at the start, each record's difference
-            clamped to `limit`.
+            clamped to -1 to 3 times `limit`.
         std: the standard deviation of the noise on each.
-        limit: the largest difference that counts, found from the records; 0 where nothing was seen.
+        limit: the largest fall that counts, found from the records; 0 where nothing was seen.
     """
 
     rounds: tuple[int, ...]
@@ -148,5 +156,5 @@ def read(
 ) -> Comparison:
     """What all releases of a comparison show together."""
     every = np.stack([query.differences(each) for each in releases[1:]])
-    std = limits * noise / math.sqrt(len(every))
+    std = limits * _HALF * noise / math.sqrt(len(every))
     return Comparison(rounds, limits * np.mean(every, axis=0), std, limits)

@@ -50,11 +50,12 @@ def compare(
     start: Float[np.ndarray, " dim"],
     means: Float[np.ndarray, "rounds dim"],
     release: Release,
+    doubted: bool = False,
 ) -> Comparison:
     """Compare the means of some rounds with the start.
 
     All of them are in the user's parameters. `release` evaluates at points and sends what the records
-    say through the session's gate.
+    say through the session's gate. A gain is `doubted` where no slope stood out from the noise.
     """
     query, rounds = plan.comparison_query, plan.compared
     points = np.concatenate([start[None], means[list(rounds)]])
@@ -67,5 +68,5 @@ def compare(
             with jax.enable_x64(True):
                 session.after(jnp.asarray(released), session.gate.position, dict)
         if number == 0:
-            limits = query.limits(released[0], noise)
+            limits = query.limits(released[0], noise, doubted)
     return read(query, released, limits, noise, rounds)

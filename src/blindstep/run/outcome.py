@@ -97,6 +97,12 @@ def outcome_of(
     return Outcome(Kind.SETTLED, f"Settled: {settled} before the end, and {clear}.{more}")
 
 
+def is_doubted(plan: Plan, history: History) -> bool:
+    """Whether the slopes at the start did not stand out from the noise."""
+    heard, doubt = _heard(plan, history)
+    return heard < doubt
+
+
 def _heard(plan: Plan, history: History) -> tuple[float, float]:
     """Signal to noise, in squares, while there was most to see; and what could be chance of it."""
     steps = history.gradient_norm.ravel()
