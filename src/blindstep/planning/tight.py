@@ -41,8 +41,8 @@ _CLIP_DIRECTIONS = 256
 class Tight(Method):
     """A plan in units of the parameters: the one of least explicit bound, if L and the gap are known.
 
-        bs.Tight(radius=0.1, lipschitz=1.0, gap=1.0)          # certifies a tolerance
-        bs.Tight(radius=0.1, bounds=bs.Bounds(clip=1.0))      # as private for any loss; certifies nothing
+        bs.Tight(radius=0.1, lipschitz=1.0, gap=1.0)      # certifies a tolerance
+        bs.Tight(radius=0.1, bounds=bs.Bounds(clip=1.0))  # as private for any loss; certifies nothing
 
     Whatever is fixed stays as it is. With several passes and no batches of your own, the plan either
     makes one pass or takes all records in every step.
