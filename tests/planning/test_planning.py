@@ -160,7 +160,15 @@ def test_a_plan_can_be_read_aloud():
         ({"records": None, "tolerance": 0.5, "passes": 2, "first_batch": 5}, "certify nothing"),
         ({"lipschitz": None}, "nothing bounds"),
         ({"passes": 2, "method": "paper"}, r"Paper\(\) has no argument 'passes'"),
-        ({"lipschitz": None, "method": "paper"}, "lipschitz must be a finite number"),
+        (
+            {"lipschitz": None, "method": "paper", "horizon": 5},
+            "nothing bounds a record's gradient",
+        ),
+        ({"lipschitz": None, "method": "klt"}, "lipschitz must be a finite number"),
+        (
+            {"records": None, "tolerance": 0.5, "method": "paper", "gap": None},
+            "a tolerance needs lipschitz and gap",
+        ),
         ({"records": 1, "horizon": 2, "method": "paper"}, "one round of horizon 2 needs 4 records"),
         ({"records": 10, "rounds": 9, "horizon": 2, "method": "paper"}, "9 rounds of 4 records"),
         ({"gap": 0.0}, "gap must be above 0"),
@@ -169,7 +177,10 @@ def test_a_plan_can_be_read_aloud():
         ({"privacy": 1.0}, r"privacy must be a budget such as.*got 1\.0"),
         ({"estimate": "slopes"}, "estimate must be one of values, gradient"),
         ({"learner": 3}, "learner must be a learner such as"),
-        ({"sampler": "nobodys"}, "sampler must be one of .*import the module that defines it first"),
+        (
+            {"sampler": "nobodys"},
+            "sampler must be one of .*import the module that defines it first",
+        ),
         ({"mechanism": "nobodys"}, "import the module that defines it first"),
         ({"mechanism": "magic"}, "no mechanism 'magic'"),
         ({"sharing": "batch"}, "sharing must be one of record, block"),

@@ -199,8 +199,8 @@ def audit(
 def claimed_mu(scene: Scene) -> float:
     """What the plan claims to spend: by its own terms, and by the budget that was asked for.
 
-    The noise is calibrated so that all of mu is spent. A plan by the paper's corollary spends less, since
-    that takes the largest sensitivity times the largest column norm, wherever they are. Terms
+    The noise is calibrated so that all of mu is spent. A plan by the paper's corollary spends less,
+    since that takes the largest sensitivity times the largest column norm, wherever they are. Terms
     whose mu rose together with a noise that fell are held to the budget.
     """
     plan, terms, share = scene.plan, scene.terms, 1.0

@@ -1,7 +1,7 @@
 """The estimators: scikit-learn's interface around one private run.
 
-`blindstep.minimize` trains, with nothing but a budget: the run itself finds the scale of the loss, of each
-weight and of its steps, inside its budget (docs/self-scaling.md).
+`blindstep.minimize` trains, with nothing but a budget: the run itself finds the scale of the loss, of
+each weight and of its steps, inside its budget (docs/self-scaling.md).
 
 What is private, and what is not. `blindstep.minimize` computes the weights: replacing one row of
 (X, y), or all rows of one person, changes their distribution by no more than `privacy_` says.
