@@ -49,17 +49,30 @@ OF_0_1 = {
         (0.5684994212, 0.0121826669, (2435, 2435, 205, 2435, 1, 20)),
     ),
     "clip norm": (
-        {"records": 4000, "dim": 826, "radius": 2.0, "bounds": Bounds(clip=1.0), "passes": 20, **CLIPPED}
+        {
+            "records": 4000,
+            "dim": 826,
+            "radius": 2.0,
+            "bounds": Bounds(clip=1.0),
+            "passes": 20,
+            **CLIPPED,
+        }
         | {"privacy": Privacy(epsilon=4.38)},
         (None, 0.0089392945, (10, 1, 8, 1000, 1, 256)),
     ),
     "votes": (
-        {"records": 200_000, "radius": 3.0, "bounds": Bounds(range=(0, 1)), "oracle": "naive", **CLIPPED}
+        {
+            "records": 200_000,
+            "radius": 3.0,
+            "bounds": Bounds(range=(0, 1)),
+            "oracle": "naive",
+            **CLIPPED,
+        }
         | {"privacy": Privacy(epsilon=1, delta=1e-6), "directions": 1, "sharing": "record"}
         | {"horizon": 10, "first_batch": 2000, "smoothing": 1.0, "reach": 0.2},
         (None, 0.0422467889, (10, 1, 10, 2000, 1, 1)),
     ),
-}  # fmt: skip
+}
 
 
 # Version 0.1 had nothing against a delta of 0.2 / records.
