@@ -19,8 +19,8 @@ from blindstep.planning.plan import Plan, finished
 # sqrt(4%) of a step's budget shows the mean loss.
 CURVE = 0.2
 ROUNDS = 16
-# The share of mu^2 that calibrations along the axes spend: a run with the rest has 8% more noise. Others
-# show histograms alone: they spend what brings noise on these down to 0.04, and at most 6%.
+# The share of mu^2 that calibrations along the axes spend: a run with the rest has 8% more noise.
+# Others show histograms alone: they spend what brings noise on these down to 0.04, and at most 6%.
 _CALIBRATION_SHARE, _CALIBRATION_NOISE, _FAINT_SHARE = 0.15, 0.04, 0.06
 # The most noise in which a histogram for each leaf is worth having.
 LEAF_NOISE = 0.08

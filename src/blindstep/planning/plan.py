@@ -13,9 +13,7 @@ from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds, Differences, record_bound
 from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.comparison import ComparisonQuery
-from blindstep.estimate.directions import Moments, Signs, sampler_named
-from blindstep.estimate.estimators import Sharing, ValueEstimator
-from blindstep.estimate.gradients import GradientEstimator
+from blindstep.estimate.directions import Moments, Signs
 from blindstep.estimate.vectors import Estimator
 from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Heeding, Learner, Pace
 from blindstep.optimize.machine import Machine
@@ -151,20 +149,7 @@ class Plan:
     @cached_property
     def estimator(self) -> Estimator:
         """How a record's vector is made."""
-        made_of = self.estimate
-        if isinstance(made_of, Gradients):
-            return GradientEstimator(self.dim, self.bounds, curve=self.curve)
-        return ValueEstimator(
-            dim=self.dim,
-            directions=made_of.directions,
-            sampler=sampler_named(made_of.sampler)(),
-            smoothing=made_of.smoothing,
-            reach=self.reach,
-            bounds=self.bounds,
-            sharing=Sharing(made_of.sharing),
-            curve=self.curve,
-            sides=made_of.sides,
-        )
+        return self.estimate.estimator(self.dim, self.reach, self.bounds, self.curve)
 
     @property
     def passes(self) -> int:
@@ -211,7 +196,7 @@ class Plan:
 
     @property
     def chosen_learner(self) -> Learner:
-        """The learner; if none was chosen, the theorem's step where there is one, else an adaptive one."""
+        """The learner; if none was chosen, the theorem's step if there is one, else an adaptive one."""
         if self.learner is not None:
             return self.learner
         return AdaptiveStep() if self.step is None else ConstantStep()
