@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+import blindstep as bs
 import blindstep.torch as tuning
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.directions import Signs
@@ -26,7 +27,7 @@ from blindstep.losses.pytrees import ParameterSpace
 from blindstep.run.calibration import calibrate_on_answers
 from blindstep.run.compiled import prepare, run_part
 from blindstep.torch.replay import Replay
-from small_networks import PRIVACY, bits, same, transformer, tune
+from small_networks import METHOD, PRIVACY, bits, same, transformer, tune
 
 HERE = Path(__file__).parent
 DIM, NUMBER = 12, 40
@@ -62,10 +63,10 @@ def _round(machine, *run):
 
 def test_the_compiled_driver_agrees_on_the_same_directions():
     """The same state machine, noise and signs, with the loss in JAX: the same points to rounding."""
-    made = tuning.plan(Line(), NUMBER, privacy=PRIVACY, evaluations=6000, directions=8)
+    made = tuning.plan(Line(), NUMBER, PRIVACY, bs.Auto(evaluations=6000, directions=8))
     assert made.sides == 2
     model = Line()
-    result = tuning.minimize(model, line_loss, {"x": ROWS}, plan=made, batch=NUMBER, seed=5)
+    result = tuning.minimize(model, line_loss, {"x": ROWS}, method=made, batch=NUMBER, seed=5)
     replay = result._replay
     lengths = np.repeat(replay.lengths, [5, 7])
     start = np.concatenate([np.full(5, 0.1), np.full(7, -0.2)])
@@ -175,11 +176,11 @@ def test_two_processes_give_what_one_gives(tmp_path):
 
 
 def test_fewer_answers_than_records_are_refused():
-    made = tuning.plan(transformer(), 48, privacy=PRIVACY, evaluations=4096)
-    begun = jnp.zeros((made.calibrations, made.calibration.size))
+    made = tuning.plan(transformer(), 48, PRIVACY, METHOD)
+    begun = jnp.zeros((made.calibrations, made.calibration_query.size))
     session = Session(made.calibration_terms, {}, begun, Storage(None, None, None), dict, seed=1)
     release = calibrate_on_answers(
-        session, made, lambda *_: np.zeros((47, made.calibration.evaluations))
+        session, made, lambda *_: np.zeros((47, made.calibration_query.evaluations))
     )
     with pytest.raises(InvalidArgument, match="47 answers for a batch of 48"):
         release(None, 1.0)
@@ -215,8 +216,8 @@ def releases_with(first, seed, monkeypatch):
             Lever(),
             lambda model, batch: model(batch["x"]),
             {"x": rows},
-            privacy=PRIVACY,
-            evaluations=8192,
+            PRIVACY,
+            method=bs.Auto(evaluations=8192),
             batch=30,
             seed=seed,
             rehearse=False,
@@ -224,7 +225,7 @@ def releases_with(first, seed, monkeypatch):
     return [release / std for release, std in seen], result
 
 
-@pytest.mark.filterwarnings("ignore::blindstep.HopelessPlan")
+@pytest.mark.filterwarnings("ignore::blindstep.errors.HopelessPlan")
 def test_audit_neighbours_are_as_far_apart_as_claimed_and_no_farther(monkeypatch):
     """With the same noise, releases of neighbours differ by what replacing a record does alone.
 

@@ -143,7 +143,7 @@ def test_seeded_looks_do_not_share_the_noise_of_the_steps(tmp_path):
     assert len(keys) == 2
 
 
-@pytest.mark.filterwarnings("ignore::blindstep.HopelessPlan")
+@pytest.mark.filterwarnings("ignore::blindstep.errors.HopelessPlan")
 def test_how_it_went_is_said_from_releases():
     lost = bs.minimize(
         loss,
