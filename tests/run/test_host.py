@@ -279,7 +279,7 @@ def gone(function, tasks):
     ],
 )
 def test_an_engine_that_is_gone_is_an_error_that_tells_nothing(how):
-    with pytest.raises(host.EngineLost, match="not released") as caught:
+    with pytest.raises(bs.errors.EngineLost, match="not released") as caught:
         short(**how)
     assert "42.4" not in str(caught.value)
     assert caught.value.__suppress_context__
