@@ -101,8 +101,8 @@ def _notes(plan: Plan, calibration: Calibration) -> tuple[str, ...]:
         f"{plan.rounds * plan.horizon} steps {_lengths(plan)}; about "
         f"{plan.evaluations:,} evaluations of the loss{counted}; {curve:.0%} of each step's budget "
         "shows the mean loss.",
-        f"{calibration.number} calibrations, with {calibration.share:.0%} of mu^2, find the unit of the "
-        "loss and the length of each parameter's unit.",
+        f"{calibration.number} calibrations, with {calibration.share:.0%} of mu^2, find the unit of "
+        "the loss and the length of each parameter's unit.",
         *_compared(plan.comparison),
     )
 

@@ -383,8 +383,8 @@ class Plan:
         "the mean over the records": every step takes all of them (`first_batch` = `records`, period
         1), so that given the past only directions and noise are random. F is the mean over these
         records, wherever they come from.
-        None: L, the gap or moments are unknown, a round may leave the radius, or later passes take batches of
-        some records, whose errors are not mean-zero given the past. Proofs: docs/proofs.md.
+        None: L, the gap or moments are unknown, a round may leave the radius, or later passes take
+        batches of some records, whose errors are not mean-zero given the past. Proofs: docs/proofs.md.
         """
         if bound.obstacle(self) is not None:
             return None
