@@ -266,7 +266,7 @@ def made_row(wanted: Identity, *, reproduce: bool = False, folder: Path | None =
             warnings.simplefilter("ignore")
             params, outcome, steps = answer(case, epsilon, 1 + seed if reproduce else None)
     except Exception as error:  # a run that breaks is a result, and no reason to stop
-        kind = "Refused" if isinstance(error, bs.BlindstepError) else "Failed"
+        kind = "Refused" if isinstance(error, bs.errors.BlindstepError) else "Failed"
         words = f"{kind}: {type(error).__name__}. {error}"
         params, outcome, steps = case.start, words, 0
     row["seconds"] = round(time.perf_counter() - began, 2)

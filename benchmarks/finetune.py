@@ -128,7 +128,9 @@ def blindstep_row(
     """
     data, privacy = bench.problems[problem].train[seed], bs.Privacy(epsilon, DELTA)
     usual = privacy if steps_of is None else bs.Privacy(steps_of, DELTA)
-    planned = blindstep.torch.plan(bench.model, len(data["label"]), privacy=usual, evaluations=most)
+    planned = blindstep.torch.plan(
+        bench.model, len(data["label"]), usual, bs.Auto(evaluations=most)
+    )
     share = planned.bounds.clip / math.sqrt(planned.dim / planned.directions)
 
     def make() -> Row:
@@ -136,7 +138,7 @@ def blindstep_row(
             bench.model,
             bench.loss(problem),
             data,
-            plan=dataclasses.replace(planned, privacy=privacy),
+            method=dataclasses.replace(planned, privacy=privacy),
             batch=BATCH,
         )
         plan, losses = result.plan, result.history.loss

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
@@ -34,7 +34,7 @@ def make_loss(milliseconds: float) -> Callable[..., float]:
     return loss
 
 
-def make_plan(batch: int, sharing: str) -> bs.Plan:
+def make_plan(batch: int, sharing: Literal["record", "block"]) -> bs.Plan:
     return bs.plan(
         bs.Tight(
             radius=1.0,
@@ -51,12 +51,14 @@ def make_plan(batch: int, sharing: str) -> bs.Plan:
     )
 
 
-def measure(batch: int, sharing: str, **engine: Any) -> tuple[float, float]:
+def measure(
+    batch: int, sharing: Literal["record", "block"], engine: bs.Host
+) -> tuple[float, float]:
     """Measured and ideal seconds of a run whose steps have 8 x batch evaluations each."""
     data = np.random.default_rng(0).normal(size=(10_000, DIM))
     loss, start = make_loss(MILLISECONDS), np.zeros(DIM)
     plan = make_plan(batch, sharing)
-    bs.minimize(make_loss(0.0), start, data, method=plan, evaluate=bs.Host(), **engine)
+    bs.minimize(make_loss(0.0), start, data, method=plan, evaluate=engine)
     evaluations = plan.rounds * plan.horizon * 8 * batch
 
     def plain_loop(times: int) -> int:
@@ -64,32 +66,33 @@ def measure(batch: int, sharing: str, **engine: Any) -> tuple[float, float]:
             loss(start, start)
         return times
 
-    through = engine["map"] if "map" in engine else engine["executor"].map
+    executor: Any = engine.executor
+    through = engine.map or executor.map
     began = time.perf_counter()
     assert sum(through(plain_loop, [evaluations // WORKERS] * WORKERS)) == evaluations
     ideal = time.perf_counter() - began
     began = time.perf_counter()
-    bs.minimize(loss, start, data, method=plan, evaluate=bs.Host(), **engine)
+    bs.minimize(loss, start, data, method=plan, evaluate=engine)
     return time.perf_counter() - began, ideal
 
 
-def engines(names: list[str]) -> dict[str, dict[str, Any]]:
+def engines(names: list[str]) -> dict[str, bs.Host]:
     """Engines with two workers each; only those asked for are started."""
-    made: dict[str, dict[str, Any]] = {}
+    made: dict[str, bs.Host] = {}
     if "loky" in names:
         from loky import get_reusable_executor
 
-        made["loky"] = {"executor": get_reusable_executor(max_workers=WORKERS)}
+        made["loky"] = bs.Host(get_reusable_executor(max_workers=WORKERS))
     if "dask" in names:
         from distributed import Client
 
         client = Client(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None)
-        made["dask"] = {"executor": client.get_executor()}
+        made["dask"] = bs.Host(client.get_executor())
     if "ray" in names:
         import ray
 
         ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
-        made["ray"] = {"map": bs.host.ray_map}
+        made["ray"] = bs.Host(map=bs.Host.ray)
     return made
 
 
@@ -104,7 +107,7 @@ def main() -> None:
     for name, engine in engines(given.engines).items():
         for sharing in ("record", "block"):
             for batch in given.batches:
-                pairs = [measure(batch, sharing, **engine) for _ in range(given.repeats)]
+                pairs = [measure(batch, sharing, engine) for _ in range(given.repeats)]
                 overheads = [100 * (took / ideal - 1) for took, ideal in pairs]
                 console.print(f"{name}, each {sharing}, {8 * batch:,}: {overheads}")
                 table.add_row(

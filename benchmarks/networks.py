@@ -72,9 +72,9 @@ def one_run(
         for rows in (split.fit, split.validation)
     )
     privacy, number = bs.Privacy(epsilon, DELTA), len(fit["label"])
-    plan = blindstep.torch.plan(model, number, privacy=privacy, evaluations=most)
+    plan = blindstep.torch.plan(model, number, privacy, bs.Auto(evaluations=most))
     plan = dataclasses.replace(plan, bounds=Bounds(clip=clip * plan.bounds.clip))
-    blindstep.torch.minimize(model, loss, fit, plan=plan, batch=BATCH, progress=False)
+    blindstep.torch.minimize(model, loss, fit, method=plan, batch=BATCH, progress=False)
     with torch.inference_mode():
         right = model(validation["features"]).argmax(1) == validation["label"]
         return float(loss(model, validation).mean()), float(right.float().mean())

@@ -43,7 +43,7 @@ ON_DEVICE = {
     "network-826-wide": lambda: speed_problems.small_network(batch=50_000),
     "network-100180-wide": lambda: speed_problems.large_network(batch=16_384),
 }
-# The SVM at preset `tight`, and at `paper` with independent directions: from this library's generator,
+# The SVM at method `tight`, and at `paper` with independent directions: from this library's generator,
 # and from `jax.random.normal` (in float64, as its first version drew them).
 PRESETS = {
     "tight": lambda: speed_problems.svm(),
@@ -116,7 +116,7 @@ def timed(problem: Problem, repetitions: int) -> dict[str, Any]:
 
 
 def presets(repetitions: int) -> dict[str, Any]:
-    """The presets in turn: microseconds for a record, and how many times as long as `tight`."""
+    """The methods in turn: microseconds for a record, and how many times as long as `tight`."""
     problems = [make() for make in PRESETS.values()]
     seconds = in_turn([speed_programs.full(problem) for problem in problems], repetitions)
     records = [problem.records for problem in problems]

@@ -20,7 +20,6 @@ from jaxtyping import Array, Float, Int, Key
 import blindstep as bs
 from blindstep.estimate.directions import Directions, Parts, Sphere
 from blindstep.planning.plan import Plan
-from plans import plan_of
 
 
 @dataclass(frozen=True)
@@ -86,36 +85,42 @@ class PlainSphere(Sphere):
         self,
         prepared: tuple[Key[Array, ""], Float[Array, "0"]],
         which: Int[Array, " some"] | None,
-        number: int,
+        directions: int,
         dim: int,
     ) -> Parts:
         """Normalised Gaussian vectors, one key for each."""
         key, like = prepared
-        which = jnp.arange(number) if which is None else which
+        which = jnp.arange(directions) if which is None else which
         keys = jax.vmap(lambda j: jax.random.fold_in(key, j))(which)
         normal = jax.vmap(lambda k: jax.random.normal(k, (dim,), self.drawn_in))(keys)
         unit = normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
         return (unit.astype(like.dtype),)
 
 
-def svm(horizon: int = 1024, preset: str = "tight", sampler: Directions | None = None) -> Problem:
+def svm(horizon: int = 1024, method: str = "tight", sampler: Directions | None = None) -> Problem:
     """Capped-l1 SVM, d = 123: full frames for each record, variance reduction, B1 = T + 1, B2 = 1.
 
-    Preset `paper` is the same run with independent directions and the tree.
+    Method `paper` is the same run with independent directions and the tree.
     """
     rng, dim, records = np.random.default_rng(0), 123, 2 * horizon
     features = (rng.uniform(size=(records, dim)) < 14 / dim).astype(np.float32)
     labels = np.sign(rng.normal(size=records)).astype(np.float32)
-    choices: dict[str, Any] = {"method": preset, "horizon": horizon}
-    if preset == "tight":
-        choices |= {"oracle": "variance-reduced", "period": horizon, "first_batch": horizon + 1}
-        choices |= {"diff_batch": 1, "directions": dim, "sharing": "record"}
-    plan = plan_of(
-        records=records, dim=dim, privacy=_PRIVACY, radius=0.1, lipschitz=4.0, gap=1.0, **choices
-    )
+    known: dict[str, Any] = {"radius": 0.1, "lipschitz": 4.0, "gap": 1.0, "horizon": horizon}
+    how = bs.Paper(**known)
+    if method == bs.Tight.name:
+        how = bs.Tight(
+            **known,
+            oracle="variance-reduced",
+            period=horizon,
+            first_batch=horizon + 1,
+            diff_batch=1,
+            directions=dim,
+            sharing="record",
+        )
+    plan = bs.plan(how, records=records, dim=dim, privacy=_PRIVACY)
     params = np.zeros(dim, np.float32)
     data = (features, labels)
-    return Problem(f"svm-{preset}", svm_loss, params, data, plan, _svm_numpy, sampler)
+    return Problem(f"svm-{method}", svm_loss, params, data, plan, _svm_numpy, sampler)
 
 
 def network_loss(params: dict[str, jax.Array], record: tuple[jax.Array, jax.Array]) -> jax.Array:

@@ -22,6 +22,7 @@ from benchmarks.speed_problems import Problem
 from blindstep.losses.pytrees import ParameterSpace
 from blindstep.private.gate import Gate, Memory, Permit
 from blindstep.private.noise import fresh_keys
+from blindstep.run import compiled
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def full(problem: Problem) -> Program:
     start = machine.begin(space.flatten(problem.params))
     gate = Gate(problem.plan.terms, fresh_keys(3), _NoLedger())
     programs: list[Program] = []
+    run_part: Any = compiled.run_part  # of equinox, whose `lower` has no type
 
     def program(permit: Permit, memory: Memory) -> tuple[Memory, Any]:
         arguments = (
@@ -81,7 +83,7 @@ def full(problem: Problem) -> Program:
             gate.public,
             machine.horizon // machine.period,
         )
-        programs.append(_program(lambda: compiled.run_part.lower(*arguments), arguments))
+        programs.append(_program(lambda: run_part.lower(*arguments), arguments))
         return programs[0].run()
 
     gate.through(program, machine.horizon)

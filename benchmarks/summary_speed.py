@@ -49,13 +49,13 @@ def efficiency() -> str:
 
 
 def presets() -> str:
-    """The SVM with the presets' directions, in turn in one process."""
+    """The SVM with the directions of two methods, in turn in one process."""
     (row,) = _with("presets")
     columns = (row["presets"], row["microseconds_per_record"], row["times_as_long_as_tight"])
     lines = [
         [name, f"{each:.0f}", f"{times:.1f}"] for name, each, times in zip(*columns, strict=True)
     ]
-    return markdown(["preset and directions", "microseconds for a record", "times as long"], lines)
+    return markdown(["method and directions", "microseconds for a record", "times as long"], lines)
 
 
 def peers() -> str:

@@ -30,7 +30,7 @@ from benchmarks.baselines import Outcome, Setting
 from benchmarks.data import Records
 from benchmarks.problems import Problem
 from blindstep.losses.pytrees import ParameterSpace, count_records
-from plans import plan_of
+from blindstep.planning.method import EstimateKind
 
 BLINDSTEP, GRADIENTS = "blindstep", "blindstep, gradients"
 TUNED, FIRST_ORDER = "blindstep, tuned", "first order, tuned"
@@ -165,21 +165,26 @@ def free_settings() -> list[Setting]:
 
 
 def turned_plan(
-    problem: Problem, records: int, privacy: bs.Privacy, setting: Turned, most: int, estimate: str
+    problem: Problem,
+    records: int,
+    privacy: bs.Privacy,
+    setting: Turned,
+    most: int,
+    estimate: EstimateKind,
 ) -> bs.Plan:
     """The plan of a setting."""
-    given: dict[str, Any] = {
+    sizes: dict[str, Any] = {
         "records": records,
         "dim": problem.dim,
         "leaves": ParameterSpace.of(problem.start(0)).sizes,
         "privacy": privacy,
-        "evaluations": most * records,
-        "estimate": estimate,
     }
-    plan = plan_of(**given)
+    method = bs.Auto(evaluations=most * records, estimate=estimate)
+    plan = bs.plan(method, **sizes)
     if setting.steps < 1:
         passes = plan.schedule.releases * plan.first_batch / records
-        plan = plan_of(**given, passes=max(1, round(setting.steps * passes)))
+        method = dataclasses.replace(method, passes=max(1, round(setting.steps * passes)))
+        plan = bs.plan(method, **sizes)
     clip = setting.clip * plan.bounds.clip
     reach = setting.reach * plan.reach
     return dataclasses.replace(
@@ -193,11 +198,9 @@ def turned_plan(
 def outcome(result: bs.Result) -> Outcome:
     """The path of a run of blindstep: the means of its rounds. Looks count from the start."""
     plan, rounds = result.plan, np.arange(1, len(result.means) + 1)
-    calibrations = (
-        plan.calibrations * plan.calibration_batch * plan.calibration.evaluations
-        if plan.calibrations
-        else 0
-    )
+    asked, calibrations = plan.calibration, 0
+    if asked is not None:
+        calibrations = asked.number * asked.batch * plan.calibration_query.evaluations
     made = calibrations + (plan.evaluations - calibrations) * rounds / len(rounds)
     return Outcome(result.params, result.means, made / plan.records)
 
@@ -242,19 +245,15 @@ def contest(problem: Problem) -> Contest:
             of, records, privacy, setting, seed
         )
 
-    def untuned(of: Problem, **options: Any) -> Run:
+    def untuned(of: Problem, estimate: EstimateKind) -> Run:
         def run(records: Records, privacy: bs.Privacy | None, _: Any, seed: int) -> Outcome:
             cap = most * count_records(records)
-            start = of.start(seed)
-            return outcome(
-                bs.minimize(
-                    of.loss, start, records, privacy, method=bs.Auto(evaluations=cap), **options
-                )
-            )
+            method = bs.Auto(evaluations=cap, estimate=estimate)
+            return outcome(bs.minimize(of.loss, of.start(seed), records, privacy, method=method))
 
         return run
 
-    def planned(of: Problem, estimate: str) -> Run:
+    def planned(of: Problem, estimate: EstimateKind) -> Run:
         def run(records: Records, privacy: bs.Privacy | None, setting: Any, seed: int) -> Outcome:
             assert privacy is not None
             about = (problem, count_records(records), privacy, setting, most, estimate)
@@ -265,8 +264,8 @@ def contest(problem: Problem) -> Contest:
 
     turned = turned_settings()
     entrants = {
-        BLINDSTEP: entrant([None], untuned(problem)),
-        GRADIENTS: entrant([None], untuned(differentiable, estimate="gradient")),
+        BLINDSTEP: entrant([None], untuned(problem, "values")),
+        GRADIENTS: entrant([None], untuned(differentiable, "gradient")),
         TUNED: entrant(turned, planned(problem, "values")),
         AGGREGATED: entrant(aggregated_settings(problem, most), baseline(problem)),
         ONE_DIRECTION: entrant(one_direction_settings(problem, most), baseline(problem)),

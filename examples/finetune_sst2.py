@@ -209,8 +209,8 @@ def main() -> None:
         model,
         make_loss(word_ids),
         train,
-        privacy=bs.Privacy(epsilon=given.epsilon, delta=given.delta),
-        evaluations=given.evaluations,
+        bs.Privacy(epsilon=given.epsilon, delta=given.delta),
+        method=bs.Auto(evaluations=given.evaluations),
         batch=64 if model.device.type == "cpu" else 512,
     )
     table = Table(

@@ -124,7 +124,7 @@ def test_an_optimum_is_kept_until_its_problem_changes(tmp_path, monkeypatch):
 def test_privacy_is_what_it_is_elsewhere():
     assert battery.gaussian(4.3772, 1e-5) == pytest.approx(1.0, abs=1e-4)
     assert battery.gaussian(80.0, 1e-6) == pytest.approx(
-        bs.Privacy(epsilon=80, delta=1e-6).rho, rel=1e-4
+        bs.Privacy(epsilon=80, delta=1e-6).mu, rel=1e-4
     )
 
 
@@ -172,7 +172,7 @@ def test_the_start_gains_0_the_optimum_1_and_a_refusal_spends_nothing(folder, mo
     assert not battery.is_true(lost)
 
     def refused():
-        raise bs.VacuousPlan("too few")
+        raise bs.errors.VacuousPlan("too few")
 
     def broken():
         raise TypeError("a bug")

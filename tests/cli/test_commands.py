@@ -14,7 +14,7 @@ from blindstep.cli import app
 RUNNER = CliRunner()
 KEYS = {
     *("method", "oracle", "mechanism", "horizon", "period", "rounds", "first_batch", "diff_batch"),
-    *("directions", "reach", "step", "radius", "sensitivity", "noise_std", "release_std_max"),
+    *("estimate", "reach", "step", "radius", "sensitivity", "noise_std", "release_std_max"),
     *("release_std_mean", "mu", "epsilon", "delta", "tolerance"),
 }
 SMALL = ["--mu", "1", "--radius", "0.1", "--lipschitz", "1", "--gap", "1"]
@@ -41,6 +41,10 @@ def test_plan_json():
     out = json.loads(run(*PLAN, "--horizon", "7", "--json").stdout)
     assert set(out) >= KEYS
     assert out["horizon"] == 7
+    assert out["estimate"].keys() == {
+        *("kind", "directions", "smoothing"),
+        *("sampler", "sharing", "sides"),
+    }
     assert out["epsilon"] == pytest.approx(4.3772, abs=1e-4)
 
 
@@ -50,11 +54,12 @@ def test_a_plan_without_a_radius_finds_its_scales():
     assert (out["method"], out["calibration"]["number"], out["tolerance"]) == ("auto", 4, None)
     fewer = json.loads(run(*sizes, "--evaluations", "1000000", "--json").stdout)
     work = [
-        math.prod(each[name] for name in ("directions", "first_batch", "rounds", "horizon"))
+        each["estimate"]["directions"]
+        * math.prod(each[name] for name in ("first_batch", "rounds", "horizon"))
         for each in (fewer, out)
     ]
     assert 2 * work[0] <= 1_000_000 < 2 * work[1]
-    assert "looks, with 15% of mu^2" in " ".join(run(*sizes).stdout.split())
+    assert "calibrations, with 15% of mu^2" in " ".join(run(*sizes).stdout.split())
 
 
 def test_tables_for_people():
@@ -68,7 +73,7 @@ def test_tables_for_people():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["privacy"], "either epsilon or mu"),
+        (["privacy"], "give one of epsilon, mu and zcdp"),
         (["privacy", "--mu", "-1"], "mu must be above 0, got -1.0"),
         (["privacy", "--mu", "nan"], "finite"),
         (["privacy", "--mu", "1", "--delta", "1"], "delta must be below 1"),
@@ -85,7 +90,7 @@ def test_tables_for_people():
             "--diff-clip 2.0: a run that finds its own scales takes no such choice",
         ),
         ([*PLAN[:1], *PLAN[3:], "--method", "auto"], "--radius 0.1, --lipschitz 1.0, --gap 1.0"),
-        (["plan", "--dim", "9", "--mu", "1"], "records are missing"),
+        (["plan", "--dim", "9", "--mu", "1"], "give either records or tolerance"),
         (["ledger", "show", "nowhere.jsonl"], "nowhere.jsonl"),
         (["report", "nowhere"], "nowhere is no run directory"),
         (["audit", "--plan", "nowhere.json"], "nowhere.json cannot be read"),

@@ -188,7 +188,9 @@ def test_what_the_file_knows_is_used_and_the_command_line_wins(folder, monkeypat
     _, plan, _ = planned(folder, monkeypatch, "--lipschitz", "3", "--clip", "1")
     assert plan.bounds.lipschitz == 3.0
     assert plan.bounds.clip <= 1.0
-    (folder / "problem.py").write_text(GOOD + "import blindstep\nbounds = blindstep.Range(0, 2)\n")
+    (folder / "problem.py").write_text(
+        GOOD + "import blindstep\nbounds = blindstep.Bounds(range=(0, 2))\n"
+    )
     _, plan, _ = planned(folder, monkeypatch, "--passes", "3")
     assert (plan.bounds.width, plan.passes) == (2.0, 3)
 

@@ -10,7 +10,8 @@ from scipy import stats
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.directions import Sphere, first_of, join
-from blindstep.estimate.frames import Haar, Level, Structured, blocks, turn_pattern
+from blindstep.estimate.frame_levels import Level, blocks, turn_pattern
+from blindstep.estimate.frames import Haar, Structured
 
 SIGNIFICANCE = 1e-6
 SAMPLERS = [Sphere(), Haar(), Structured()]

@@ -100,15 +100,23 @@ def test_coordinates_of_very_different_size_come_closer_to_each_other():
     assert sizes.max() / sizes[:3].min() < 8.0
 
 
-def test_directions_in_which_all_slopes_agree_get_shorter_units():
+def test_directions_in_which_slopes_vary_most_get_shorter_units():
     # The second column hardly varies beside its mean: one direction has nearly all of the slopes.
     random = np.random.default_rng(5)
     columns = np.stack([np.ones(300), 1.7 + 0.1 * random.normal(size=300)], axis=1)
-    scales = looked(lambda w, z: abs(z @ w - 3.0), 2, columns)
+    records = np.concatenate([columns, np.resize([3.0, -3.0], (300, 1))], axis=1)
+    scales = looked(lambda w, z: abs(z[:2] @ w - z[2]), 2, records)
     together, apart = np.array([1.0, 1.7]), np.array([1.7, -1.0])
     moved = [np.linalg.norm(scales.natural(scales.origin + v)) for v in (together, apart)]
     # A step along both columns is worth many natural units, one against each other few.
     assert moved[0] > 8.0 * moved[1]
+
+
+def test_slopes_that_all_agree_say_nothing_of_the_directions_across():
+    # Everybody is far away in one direction. Units across would be 250 times as long.
+    homes = np.array([300.0, 100.0]) + np.random.default_rng(5).normal(size=(300, 2))
+    scales = looked(lambda x, home: float(np.linalg.norm(x - home)), 2, homes)
+    assert np.linalg.cond(scales.axes) < 8.0
 
 
 def test_leaves_of_very_different_slopes_get_units_of_their_own():

@@ -83,7 +83,20 @@ def test_a_failed_check_voids_its_record_alone(loss, capfd, recwarn):
 
 
 def minimized(loss, data):
-    plan = bs.plan(bs.Tight(radius=1.0, bounds=bs.Bounds(clip=1.0), horizon=2, rounds=2, passes=4, first_batch=len(data), oracle="naive"), dim=2, records=len(data), privacy=bs.Privacy(mu=1.0))  # fmt: skip
+    plan = bs.plan(
+        bs.Tight(
+            radius=1.0,
+            bounds=bs.Bounds(clip=1.0),
+            horizon=2,
+            rounds=2,
+            passes=4,
+            first_batch=len(data),
+            oracle="naive",
+        ),
+        dim=2,
+        records=len(data),
+        privacy=bs.Privacy(mu=1.0),
+    )
     return bs.minimize(loss, jnp.zeros(2), data, method=plan, seed=0).params
 
 

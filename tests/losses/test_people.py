@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import blindstep as bs
-from blindstep.losses.people import ROWS, by_person, by_person_on_host, count_people, grouped
+from blindstep.losses.people import (
+    ROWS,
+    People,
+    by_person,
+    by_person_on_host,
+    count_people,
+    grouped,
+)
 from driver_runs import PLAN
 from losses import capped_distance, capped_distance_numpy
 from people_tables import NAMES, PEOPLE, TABLE, TOTALS, distances
@@ -27,15 +34,15 @@ def host_values(loss, data):
     return np.asarray([loss(POINT, person) for person in each])
 
 
-def values(driver, table, people, rows=None, loss=None):
+def values(driver, table, people, rows=ROWS, loss=None):
     """What each person's loss is at one point, by each driver's own way of computing it."""
+    people = People(people, rows)
     if driver == "compiled":
-        args = loss or capped_distance, POINT, table, people, rows
-        made, data, _ = by_person(*args)
+        made, data, _ = by_person(loss or capped_distance, POINT, table, people)
         return compiled_values(made, jax.tree.map(jnp.asarray, data))
     vectorized = driver == "vectorized"
     plain = distances if vectorized else capped_distance_numpy
-    made, data, _ = by_person_on_host(loss or plain, table, people, rows, vectorized)
+    made, data, _ = by_person_on_host(loss or plain, table, people, vectorized)
     if vectorized:
         return made(np.tile(POINT, (len(data[1]), 1)), data)
     return host_values(made, data)
@@ -78,8 +85,8 @@ def test_replacing_a_person_changes_one_record_and_no_place(who, number):
     other = replaced(TABLE, PEOPLE, who, number, rng)
     others = np.arange(24) != who
     for make in (
-        lambda table, people: by_person(capped_distance, POINT, table, people, None)[1],
-        lambda table, people: by_person_on_host(distances, table, people, None, True)[1],
+        lambda table, people: by_person(capped_distance, POINT, table, People(people))[1],
+        lambda table, people: by_person_on_host(distances, table, People(people), True)[1],
     ):
         leaves = map(jax.tree.leaves, (make(TABLE, PEOPLE), make(*other)))
         for before, after in zip(*leaves, strict=True):
@@ -190,9 +197,9 @@ def test_rows_belong_to_people_and_a_row_is_checked_as_one():
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("rows", [1, 3, None, 60])
+@pytest.mark.parametrize("rows", [1, 3, ROWS, 60])
 def test_the_loss_of_a_person_is_the_mean_over_their_rows(way, rows):
-    index, used = grouped(NAMES, len(NAMES), rows or ROWS)
+    index, used = grouped(NAMES, len(NAMES), rows)
     losses = distances(POINT, TABLE)
     means = [losses[own[:number]].mean() for own, number in zip(index, used, strict=True)]
     np.testing.assert_allclose(values(way, TABLE, NAMES, rows), means, rtol=1e-12)
@@ -220,7 +227,7 @@ def test_a_row_that_is_not_finite_voids_its_person_alone(way, bad):
 
 
 def test_what_stands_in_a_slot_that_does_not_count_voids_nobody():
-    made, data, _ = by_person(capped_distance, POINT, TABLE, PEOPLE, 8)
+    made, data, _ = by_person(capped_distance, POINT, TABLE, People(PEOPLE))
     clean = compiled_values(made, jax.tree.map(jnp.asarray, data))
     idle = np.arange(8) >= data[1][:, None]
     assert np.any(idle)
@@ -233,7 +240,7 @@ def test_what_stands_in_a_slot_that_does_not_count_voids_nobody():
         eqx.error_if(z, z[0] > 50, "too far")
         return capped_distance(x, z)
 
-    made, _, _ = by_person(checked, POINT, TABLE, PEOPLE, 8)
+    made, _, _ = by_person(checked, POINT, TABLE, People(PEOPLE))
     far = np.where(idle[..., None], 100.0, data[0])
     np.testing.assert_array_equal(compiled_values(made, (jnp.asarray(far), data[1])), clean)
     far[5, 0] = 100.0
@@ -252,7 +259,7 @@ def test_everybody_costs_as_many_calls(fails):
             raise ValueError(SECRET)
         return capped_distance_numpy(x, z)
 
-    made, data, _ = by_person_on_host(loss, TABLE, PEOPLE, 8, False)
+    made, data, _ = by_person_on_host(loss, TABLE, People(PEOPLE), False)
     for who in (5, 9):  # with 50 rows, with one
         calls.clear()
         value = made(POINT, jax.tree.map(lambda leaf, who=who: leaf[who], data))
@@ -267,8 +274,8 @@ def test_everybody_costs_as_many_calls(fails):
         seen.add(z[0])
         return capped_distance_numpy(x, z)
 
-    found = host_values(*by_person_on_host(once, TABLE, PEOPLE, 8, False)[:2])
-    np.testing.assert_allclose(found, values("host", TABLE, PEOPLE, 8))
+    found = host_values(*by_person_on_host(once, TABLE, People(PEOPLE), False)[:2])
+    np.testing.assert_allclose(found, values("host", TABLE, PEOPLE))
 
 
 @pytest.mark.slow
@@ -280,9 +287,10 @@ def test_a_vectorised_call_that_fails_for_one_person_is_taken_apart():
 
     spoiled = TABLE.copy()
     spoiled[np.flatnonzero(PEOPLE == 9)] = 1e3
-    options = {"plan": PLAN, "seed": 7, "people": PEOPLE, "vectorized": True}
-    found = bs.minimize(loss, np.zeros(2), spoiled, evaluate=bs.Host(), **options)
+    many = bs.Host(vectorized=True)
+    options = {"method": PLAN, "seed": 7, "people": PEOPLE, "evaluate": many}
+    found = bs.minimize(loss, np.zeros(2), spoiled, **options)
     table = TABLE.copy()
     table[PEOPLE == 9] = np.nan
-    alone = bs.minimize(distances, np.zeros(2), table, evaluate=bs.Host(), **options)
+    alone = bs.minimize(distances, np.zeros(2), table, **options)
     np.testing.assert_array_equal(found.means, alone.means)

@@ -1,5 +1,6 @@
 """The network driver against the compiled one, after crashes, over processes, and under audit."""
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+import blindstep as bs
 import blindstep.torch as tuning
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.directions import Signs
@@ -23,10 +25,11 @@ from blindstep.insight.report import report_run_directory
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.losses.pytrees import ParameterSpace
+from blindstep.optimize.learners import Choice, Learner
 from blindstep.run.calibration import calibrate_on_answers
 from blindstep.run.compiled import prepare, run_part
 from blindstep.torch.replay import Replay
-from small_networks import PRIVACY, bits, same, transformer, tune
+from small_networks import METHOD, PRIVACY, bits, same, transformer, tune
 
 HERE = Path(__file__).parent
 DIM, NUMBER = 12, 40
@@ -60,12 +63,62 @@ def _round(machine, *run):
     return memory, (state, mean, info)
 
 
+class HeavyBall(Learner):
+    """Momentum, as somebody might write it: nine tenths of the last move go on."""
+
+    name = "heavy ball of a test"
+    persists_across_rounds = True
+    rest: float = 0.9
+
+    def update(self, state, seen, pace):
+        norm = jnp.sqrt(seen.gradient_square)
+        length = (1.0 - self.rest) * pace.reach * jnp.maximum(1.0 - state / pace.steps, 0.0)
+        return Choice(state + 1.0, self.rest, -jnp.where(norm > 0, length / norm, 0.0))
+
+    def place(self, uniform):
+        return 1.0
+
+
+class Halfway(HeavyBall):
+    """The same, afresh in each round, forgetting a move that climbs; gradients are from midway."""
+
+    name = "halfway of a test"
+    persists_across_rounds = False
+
+    def update(self, state, seen, pace):
+        choice = super().update(state, seen, pace)
+        rest = self.rest * jnp.where(seen.product > 0, 0.25, 1.0)
+        far = jnp.sqrt(seen.move_square) > 0.5 * pace.reach
+        return choice._replace(keep=rest * jnp.where(far, 0.5, 1.0))
+
+    def place(self, uniform):
+        return 0.5
+
+
+with_memory = pytest.mark.parametrize("learner", [HeavyBall(), Halfway()], ids=lambda it: it.name)
+
+
+def method_of(learner):
+    """Rounds of several steps, so that there is something to remember."""
+    return bs.Auto(evaluations=20_000, directions=4, learner=learner)
+
+
+@with_memory
+def test_the_compiled_driver_agrees_on_learners_with_memory(learner):
+    made = tuning.plan(Line(), NUMBER, PRIVACY, method_of(learner))
+    assert made.horizon > 2
+    check_agreement(made)
+
+
 def test_the_compiled_driver_agrees_on_the_same_directions():
+    check_agreement(tuning.plan(Line(), NUMBER, PRIVACY, bs.Auto(evaluations=6000, directions=8)))
+
+
+def check_agreement(made):
     """The same state machine, noise and signs, with the loss in JAX: the same points to rounding."""
-    made = tuning.plan(Line(), NUMBER, privacy=PRIVACY, evaluations=6000, directions=8)
     assert made.sides == 2
     model = Line()
-    result = tuning.minimize(model, line_loss, {"x": ROWS}, plan=made, batch=NUMBER, seed=5)
+    result = tuning.minimize(model, line_loss, {"x": ROWS}, method=made, batch=NUMBER, seed=5)
     replay = result._replay
     lengths = np.repeat(replay.lengths, [5, 7])
     start = np.concatenate([np.full(5, 0.1), np.full(7, -0.2)])
@@ -104,26 +157,57 @@ def test_the_compiled_driver_agrees_on_the_same_directions():
     np.testing.assert_allclose(result.history.gradient_norm[-1], told.gradient_norm, rtol=1e-3)
 
 
+@contextlib.contextmanager
+def stopping(monkeypatch, number):
+    """The machine is gone when the weights are to move for this time, those of a replay included."""
+    original, left = Replay.moves, [number]
+
+    def moves(self, *given):
+        left[0] -= 1
+        if left[0] == 0:
+            raise RuntimeError("the machine is gone")
+        return original(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replay, "moves", moves)
+        with pytest.raises(RuntimeError, match="gone"):
+            yield
+
+
+@with_memory
+def test_a_learner_with_memory_goes_on_after_crashes_and_comes_back_from_a_file(
+    tmp_path, monkeypatch, learner
+):
+    def tuned(model, **options):
+        data, method = {"x": ROWS}, method_of(learner)
+        return tuning.minimize(
+            model, line_loss, data, PRIVACY, method=method, batch=NUMBER, seed=5, **options
+        )
+
+    whole, model = Line(), Line()
+    wanted = tuned(whole)
+    assert not same(bits(whole), bits(model))
+    horizon = wanted.plan.horizon
+    for number in (2, 2 * horizon + 1, 5 * horizon):  # within a round, after one, at the end of one
+        with stopping(monkeypatch, number):
+            tuned(model, checkpoint=tmp_path / "run")
+        assert same(bits(model), bits(Line()))
+    found = tuned(model, checkpoint=tmp_path / "run")
+    assert same(bits(model), bits(whole))
+    np.testing.assert_array_equal(found.history.move_norm, wanted.history.move_norm)
+    found.save(tmp_path / "tuned")
+    loaded = Line()
+    tuning.load(loaded, tmp_path / "tuned")
+    assert same(bits(loaded), bits(whole))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_run_that_was_cut_short_goes_on_with_the_same_bits(tmp_path, monkeypatch, dtype):
     whole = transformer(dtype)
     wanted = tune(whole, seed=3)
-    original, steps = Replay.moves, []
-
-    def stop_after(number):
-        def moves(self, *given):
-            steps.append(1)
-            if len(steps) == number:
-                raise RuntimeError("the machine is gone")
-            return original(self, *given)
-
-        return moves
-
     model = transformer(dtype)
-    monkeypatch.setattr(Replay, "moves", stop_after(9))
-    with pytest.raises(RuntimeError, match="gone"):
+    with stopping(monkeypatch, 9):
         tune(model, seed=3, checkpoint=tmp_path / "run")
-    monkeypatch.setattr(Replay, "moves", original)
     assert same(bits(model), bits(transformer(dtype)))
     found = tune(model, seed=3, checkpoint=tmp_path / "run")
     assert same(bits(model), bits(whole))
@@ -175,11 +259,11 @@ def test_two_processes_give_what_one_gives(tmp_path):
 
 
 def test_fewer_answers_than_records_are_refused():
-    made = tuning.plan(transformer(), 48, privacy=PRIVACY, evaluations=4096)
-    begun = jnp.zeros((made.calibrations, made.calibration.size))
+    made = tuning.plan(transformer(), 48, PRIVACY, METHOD)
+    begun = jnp.zeros((made.calibrations, made.calibration_query.size))
     session = Session(made.calibration_terms, {}, begun, Storage(None, None, None), dict, seed=1)
     release = calibrate_on_answers(
-        session, made, lambda *_: np.zeros((47, made.calibration.evaluations))
+        session, made, lambda *_: np.zeros((47, made.calibration_query.evaluations))
     )
     with pytest.raises(InvalidArgument, match="47 answers for a batch of 48"):
         release(None, 1.0)
@@ -215,8 +299,8 @@ def releases_with(first, seed, monkeypatch):
             Lever(),
             lambda model, batch: model(batch["x"]),
             {"x": rows},
-            privacy=PRIVACY,
-            evaluations=8192,
+            PRIVACY,
+            method=bs.Auto(evaluations=8192),
             batch=30,
             seed=seed,
             rehearse=False,
@@ -224,7 +308,7 @@ def releases_with(first, seed, monkeypatch):
     return [release / std for release, std in seen], result
 
 
-@pytest.mark.filterwarnings("ignore::blindstep.HopelessPlan")
+@pytest.mark.filterwarnings("ignore::blindstep.errors.HopelessPlan")
 def test_audit_neighbours_are_as_far_apart_as_claimed_and_no_farther(monkeypatch):
     """With the same noise, releases of neighbours differ by what replacing a record does alone.
 

@@ -14,6 +14,7 @@ from blindstep.ledger import files
 from blindstep.torch.run import within_reason
 from small_networks import (
     EVALUATIONS,
+    METHOD,
     PRIVACY,
     RECORDS,
     Adapted,
@@ -43,7 +44,7 @@ def test_a_model_learns():
     before = right()
     privacy = bs.Privacy(epsilon=4, delta=1e-4)
     result = tuning.minimize(
-        model, of, data, privacy=privacy, evaluations=200_000, batch=400, seed=1
+        model, of, data, privacy, method=bs.Auto(evaluations=200_000), batch=400, seed=1
     )
     assert right() > max(0.85, before + 0.2)
     assert result.history.loss.shape == (result.plan.rounds, result.plan.horizon)
@@ -64,8 +65,9 @@ def test_a_direction_that_the_loss_ignores_makes_no_step_endless(seed):
         return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
 
     privacy = bs.Privacy(epsilon=4, delta=1e-4)
-    result = tuning.minimize(model, of, data, privacy=privacy, evaluations=40_000, seed=seed)
-    assert len(result.plan.calibration_leaves) == 2  # each leaf has a unit of its own
+    method = bs.Auto(evaluations=40_000)
+    result = tuning.minimize(model, of, data, privacy, method=method, seed=seed)
+    assert len(result.plan.calibration.leaves) == 2  # each leaf has a unit of its own
     with torch.no_grad():
         assert float(of(model, data).mean()) < 0.65  # of a start at 0.75
 
@@ -149,13 +151,14 @@ def test_adapters_that_start_at_0_learn(seed):
             return float(of(model, data).mean())
 
     before, privacy = mean(), bs.Privacy(epsilon=8, delta=1e-5)
-    tuning.minimize(model, of, data, privacy=privacy, evaluations=500_000, batch=500, seed=seed)
+    method = bs.Auto(evaluations=500_000)
+    tuning.minimize(model, of, data, privacy, method=method, batch=500, seed=seed)
     assert mean() < before - 0.05
 
 
 def test_people_are_protected_whole_and_every_row_of_theirs_counts():
     people = np.arange(RECORDS) // 2
-    result = tune(transformer(), people=people, rows=2)
+    result = tune(transformer(), people=bs.People(people, rows=2))
     assert result.plan.records == RECORDS // 2
     assert "at most 2" in str(result.privacy)
 
@@ -253,13 +256,13 @@ def test_a_loss_that_cannot_work_is_refused_before_anything_is_spent(tmp_path, b
 
 def test_a_plan_can_be_seen_first_and_must_fit():
     model = transformer()
-    made = tuning.plan(model, RECORDS, privacy=PRIVACY, evaluations=EVALUATIONS)
+    made = tuning.plan(model, RECORDS, PRIVACY, METHOD)
     assert made.evaluations <= EVALUATIONS
     assert "signs" in str(made)
     with pytest.raises(InvalidArgument, match=r"blindstep\.torch\.plan"):
-        tune(model, texts(RECORDS + 1), plan=made)
+        tune(model, texts(RECORDS + 1), method=made)
     with pytest.raises(InvalidArgument, match="not both"):
-        tuning.minimize(model, loss, texts(), plan=made, privacy=PRIVACY)
+        tuning.minimize(model, loss, texts(), PRIVACY, method=made)
     with pytest.raises(InvalidArgument, match="privacy="):
         tuning.minimize(model, loss, texts())
     with pytest.raises(InvalidArgument, match=r"blindstep\.torch"):
@@ -270,7 +273,7 @@ def test_without_evaluations_a_run_is_sized_by_made_up_records(monkeypatch):
     monkeypatch.setattr("blindstep.torch.tuning._SECONDS", 0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bs.errors.HopelessPlan)
-        result = tune(transformer(), evaluations=None)
+        result = tune(transformer(), method=None)
     assert result.plan.evaluations <= 4096
 
 

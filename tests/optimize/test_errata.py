@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gamma
 
 import reference
-from blindstep.planning.theory import Theorem
+from blindstep.planning.theory import Theorem, naive_batch
 from blindstep.private import accounting
 from blindstep.private.mechanisms import BinaryTree
 from blindstep.private.statement import Privacy
@@ -99,7 +99,7 @@ def test_erratum_9_the_naive_rate_needs_larger_batches():
     problem = Theorem(dim, 10**13, 1.0, 1.0, 1 / 9, mu)
     smaller, larger = sorted(problem.balancing_horizons(naive=True))
     assert problem.order_bound(larger, naive=True) < problem.order_bound(smaller, naive=True)
-    assert problem.naive_batch() == 2 * dim**1.5 / mu
+    assert naive_batch(dim, mu) == 2 * dim**1.5 / mu
 
 
 def test_erratum_10_the_condition_gives_96():

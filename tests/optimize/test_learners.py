@@ -11,6 +11,7 @@ from blindstep.optimize.learners import (
     AdaptiveStep,
     ConstantStep,
     Falling,
+    Heeding,
     Pace,
     learner_from_dict,
     learner_to_dict,
@@ -19,7 +20,8 @@ from blindstep.optimize.learners import (
 from blindstep.optimize.machine import FlatSpace
 
 SPACE = FlatSpace()
-LEARNERS = [ConstantStep(), AdaptiveStep(), Falling(), Falling(nearest=1.0)]
+LEARNERS = [ConstantStep(), AdaptiveStep(), Falling(), Falling(nearest=1.0), Heeding()]
+WITHIN_REACH = [each for each in LEARNERS if not isinstance(each, Heeding)]
 PACE = Pace(reach=0.5, steps=20, step=0.2)
 
 
@@ -66,7 +68,7 @@ def test_constant_step_is_the_twins(reach):
 # -- the contract, which every learner meets ------------------------------------------------------
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("learner", WITHIN_REACH)
 @pytest.mark.parametrize("scale", [0.0, 1e-9, 1.0, 1e9])
 def test_moves_reach_no_further_than_they_may(learner, scale):
     gradients = scale * np.random.default_rng(2).normal(size=(20, 7))
@@ -129,3 +131,59 @@ def test_falling_steps_fall_to_0_and_probes_to_their_nearest():
     np.testing.assert_allclose(lengths, 0.5 * (1 - np.arange(20) / 20))
     near = [float(learner.probing(jnp.asarray(float(step)), PACE)) for step in (0, 10, 19, 20)]
     np.testing.assert_allclose(near, [1.0, 0.5, 0.25, 0.25])
+
+
+# -- steps that heed whether gradients agree ------------------------------------------------------
+
+
+def lengths(gradients, pace, learner=None):
+    """The length of each move of a heeding learner, as a share of what falling steps would have."""
+    moves = follow(learner or Heeding(), gradients, pace)
+    falling = 1.0 - np.arange(len(gradients)) / pace.steps
+    return np.array([norm for _, norm in moves]) / (pace.reach * falling)
+
+
+def descent(slope, start, pace):
+    """Where a heeding learner gets to on a loss with this slope."""
+    learner = Heeding()
+    state, path = learner.init(), SPACE.begin(jnp.asarray(start))
+    for _ in range(pace.steps):
+        gradient = jnp.asarray(slope(np.asarray(path.point)))
+        choice = learner.update(state, SPACE.see(path, gradient), pace)
+        state, path = choice.state, SPACE.advance(path, gradient, choice, 1.0)
+    return np.asarray(path.point)
+
+
+def test_steps_double_while_gradients_agree():
+    np.testing.assert_allclose(lengths(np.ones((8, 3)), PACE), 2.0 ** np.arange(8), rtol=1e-9)
+
+
+def test_steps_halve_while_gradients_point_back():
+    back = np.outer(np.resize([1.0, -1.0], 8), np.ones(3))
+    np.testing.assert_allclose(lengths(back, PACE), 0.5 ** np.arange(8), rtol=1e-9)
+
+
+def test_what_may_be_noise_changes_no_length():
+    gradients = np.random.default_rng(5).normal(size=(20, 4))
+    loud = Pace(reach=0.5, steps=20, noise=10.0)
+    np.testing.assert_allclose(lengths(gradients, loud), 1.0, rtol=1e-9)
+    blurred = Pace(reach=0.5, steps=20, blur=0.3)
+    np.testing.assert_allclose(lengths(gradients, blurred), 1.0, rtol=1e-9)
+    # The power twin: without noise the same gradients change them.
+    assert np.ptp(lengths(gradients, PACE)) > 0.1
+
+
+@pytest.mark.parametrize("away", [1e-3, 1.0, 1e3])
+def test_an_answer_at_any_distance_is_reached(away):
+    pace = Pace(reach=1.6, steps=64)
+    found = descent(lambda x: x - away, np.zeros(3), pace)
+    assert np.max(np.abs(found - away)) < 0.02 * max(away, 0.1)
+    kinked = descent(lambda x: np.sign(x - away), np.zeros(3), pace)
+    assert np.max(np.abs(kinked - away)) < 0.05 * max(away, 0.3)
+
+
+def test_the_heeding_learner_sees_the_units_of_nothing():
+    gradients, units = np.random.default_rng(6).normal(size=(20, 4)), 1e6
+    plain = lengths(gradients, Pace(reach=0.5, steps=20, noise=0.2))
+    other = lengths(units * gradients, Pace(reach=0.5, steps=20, noise=0.2 * units))
+    np.testing.assert_allclose(plain, other, rtol=1e-9)

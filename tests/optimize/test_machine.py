@@ -19,7 +19,16 @@ DIM = 4
 
 
 def make_plan(records, **choices):
-    return plan_of(records=records, method="paper", dim=DIM, privacy=bs.Privacy(mu=2.0), radius=0.8, lipschitz=1.0, gap=1.0, **choices)  # fmt: skip
+    return plan_of(
+        records=records,
+        method="paper",
+        dim=DIM,
+        privacy=bs.Privacy(mu=2.0),
+        radius=0.8,
+        lipschitz=1.0,
+        gap=1.0,
+        **choices,
+    )
 
 
 def twin_inputs(plan, data, seed):
@@ -119,7 +128,21 @@ def test_period_must_divide_horizon():
 @pytest.mark.parametrize("directions", [3, 21])
 def test_a_shared_release_is_lifted_along_its_directions(directions):
     """sum_j y_j u_j, in whatever precision the directions are."""
-    plan = bs.plan(bs.Tight(radius=0.5, bounds=bs.Bounds(clip=1.0), horizon=1, first_batch=8, directions=directions, sharing="block", sampler="haar", rounds=1), records=64, dim=21, privacy=bs.Privacy(mu=1.0))  # fmt: skip
+    plan = bs.plan(
+        bs.Tight(
+            radius=0.5,
+            bounds=bs.Bounds(clip=1.0),
+            horizon=1,
+            first_batch=8,
+            directions=directions,
+            sharing="block",
+            sampler="haar",
+            rounds=1,
+        ),
+        records=64,
+        dim=21,
+        privacy=bs.Privacy(mu=1.0),
+    )
     y = np.random.default_rng(0).normal(size=directions)
     expected = y @ np.asarray(plan.estimator.sampler.sample(PUBLIC, None, directions, 21))
     for dtype, tolerance in ((np.float64, 1e-13), (np.float32, 1e-5)):

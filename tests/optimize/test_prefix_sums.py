@@ -11,10 +11,12 @@ import pytest
 import reference
 from blindstep.optimize.prefix import prefix_of
 from blindstep.private.blt_table import TABLE
-from blindstep.private.mechanisms import BLT, MECHANISMS, BinaryTree, SquareRoot, matrix_of
+from blindstep.private.columns import matrix_of
+from blindstep.private.mechanisms import BLT, BinaryTree, SquareRoot
+from matrices import OURS
 
 HORIZONS = [1, 2, 3, 4, 7, 8, 33, 64]
-every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
+every_mechanism = pytest.mark.parametrize("name", OURS)
 better = pytest.mark.parametrize("name", ["sqrt", "blt"])
 
 
@@ -31,7 +33,7 @@ def normal(steps, size=3):
 
 def variances(name, steps):
     """Of the noise on each running sum, at mu = 1 for increments of sensitivity 1."""
-    mechanism = MECHANISMS[name](steps)
+    mechanism = OURS[name](steps)
     return (mechanism.column_norms().max() * prefix_of(mechanism).row_norms()) ** 2
 
 
@@ -41,7 +43,7 @@ def variances(name, steps):
 @pytest.mark.parametrize("steps", HORIZONS)
 @every_mechanism
 def test_streaming_is_the_matrix_and_norms_are_those_of_its_rows(name, steps):
-    prefix, releases = prefix_of(MECHANISMS[name](steps)), normal(steps)
+    prefix, releases = prefix_of(OURS[name](steps)), normal(steps)
     matrix = prefix.matrix()
     np.testing.assert_array_equal(matrix, np.tril(matrix))
     np.testing.assert_allclose(prefix.row_norms(), np.linalg.norm(matrix, axis=1), rtol=1e-13)
@@ -52,7 +54,7 @@ def test_streaming_is_the_matrix_and_norms_are_those_of_its_rows(name, steps):
 @every_mechanism
 def test_sums_of_releases_are_sums_of_increments(name):
     """B C m = A m: without noise the running sums come out."""
-    mechanism, increments = MECHANISMS[name](37), normal(37)
+    mechanism, increments = OURS[name](37), normal(37)
     released = matrix_of(mechanism) @ increments
     sums = stream(prefix_of(mechanism), jnp.asarray(released))
     np.testing.assert_allclose(sums, np.cumsum(increments, axis=0), rtol=0, atol=1e-11)
@@ -60,7 +62,7 @@ def test_sums_of_releases_are_sums_of_increments(name):
 
 @every_mechanism
 def test_eager_sums_are_the_compiled_ones(name):
-    prefix, releases = prefix_of(MECHANISMS[name](3)), jnp.asarray(normal(3))
+    prefix, releases = prefix_of(OURS[name](3)), jnp.asarray(normal(3))
     state, eager = prefix.init(3), []
     for place, release in enumerate(releases):
         state, total = prefix.next(state, release, jnp.asarray(place))
@@ -80,7 +82,7 @@ def test_the_tree_is_the_papers():
 
 
 def test_memory_of_the_sums():
-    slots = {name: prefix_of(make(1000)).init(5).shape for name, make in MECHANISMS.items()}
+    slots = {name: prefix_of(make(1000)).init(5).shape for name, make in OURS.items()}
     assert slots == {"independent": (1, 5), "tree": (10, 5), "sqrt": (1001, 5), "blt": (4, 5)}
 
 
@@ -89,7 +91,7 @@ def test_memory_of_the_sums():
 
 @better
 def test_long_streams_stay_exact(name):
-    mechanism = MECHANISMS[name](4000)
+    mechanism = OURS[name](4000)
     prefix, noise = prefix_of(mechanism), normal(4000, 1)
     filtered = np.convolve(prefix.inverse_coefficients(), noise[:, 0])[:4000]
     expected = np.cumsum(mechanism.scaling() * filtered)
@@ -99,7 +101,7 @@ def test_long_streams_stay_exact(name):
 
 @better
 def test_long_row_norms_are_exact(name):
-    mechanism = MECHANISMS[name](3000)
+    mechanism = OURS[name](3000)
     prefix = prefix_of(mechanism)
     scaling, inverse = mechanism.scaling(), prefix.inverse_coefficients()
     row, checked = np.zeros(3000), prefix.row_norms()

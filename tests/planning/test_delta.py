@@ -72,16 +72,26 @@ def ready(privacy):
 
 def certificate(folder, **budgets):
     return bs.certificate(
-        loss, 0.0, DATA, radius=0.5, bounds=bs.Bounds(lipschitz=1.0), ledger=folder / "people.jsonl", **budgets
-    )  # fmt: skip
+        loss,
+        0.0,
+        DATA,
+        radius=0.5,
+        bounds=bs.Bounds(lipschitz=1.0),
+        ledger=folder / "people.jsonl",
+        **budgets,
+    )
 
 
 ENTRANCES = {
     "plan": lambda privacy, _: planned(privacy),
     "minimize": lambda privacy, _: bs.minimize(loss, 0.0, DATA, privacy, method=bs.Tight(**SMALL)),
-    "host": lambda privacy, _: bs.minimize(loss, 0.0, DATA, privacy, method=bs.Tight(**SMALL), evaluate=bs.Host()),
+    "host": lambda privacy, _: bs.minimize(
+        loss, 0.0, DATA, privacy, method=bs.Tight(**SMALL), evaluate=bs.Host()
+    ),
     "ready plan": lambda privacy, _: bs.minimize(loss, 0.0, DATA, method=ready(privacy)),
-    "ready plan, host": lambda privacy, _: bs.minimize(loss, 0.0, DATA, method=ready(privacy), evaluate=bs.Host()),
+    "ready plan, host": lambda privacy, _: bs.minimize(
+        loss, 0.0, DATA, method=ready(privacy), evaluate=bs.Host()
+    ),
     "Optimizer": lambda privacy, _: bs.Optimizer(ready(privacy), 0.0),
     "classifier": lambda privacy, _: PrivateClassifier(
         epsilon=1, delta=privacy.delta, method=bs.Auto(evaluations=2**12), classes=[0, 1]
@@ -89,13 +99,28 @@ ENTRANCES = {
     "regressor": lambda privacy, _: PrivateRegressor(
         epsilon=1, delta=privacy.delta, method=bs.Auto(evaluations=2**12)
     ).fit(DATA[:, None], DATA),
-    "budget of minimize": lambda privacy, folder: bs.minimize(loss, 0.0, DATA, method=planned(bs.Privacy(mu=0.1)), checkpoint=folder, budget=privacy),
-    "budget of host": lambda privacy, folder: bs.minimize(loss, 0.0, DATA, method=planned(bs.Privacy(mu=0.1)), evaluate=bs.Host(), checkpoint=folder, budget=privacy),
+    "budget of minimize": lambda privacy, folder: bs.minimize(
+        loss, 0.0, DATA, method=planned(bs.Privacy(mu=0.1)), checkpoint=folder, budget=privacy
+    ),
+    "budget of host": lambda privacy, folder: bs.minimize(
+        loss,
+        0.0,
+        DATA,
+        method=planned(bs.Privacy(mu=0.1)),
+        evaluate=bs.Host(),
+        checkpoint=folder,
+        budget=privacy,
+    ),
     "budget of Optimizer": lambda privacy, folder: bs.Optimizer(
         planned(bs.Privacy(mu=0.1)), 0.0, checkpoint=folder, budget=privacy
     ).close(),
     "budget of classifier": lambda privacy, folder: PrivateClassifier(
-        epsilon=0.1, delta=1e-6, method=bs.Auto(evaluations=2**12), classes=[0, 1], checkpoint=folder, budget=privacy
+        epsilon=0.1,
+        delta=1e-6,
+        method=bs.Auto(evaluations=2**12),
+        classes=[0, 1],
+        checkpoint=folder,
+        budget=privacy,
     ).fit(DATA[:, None], np.arange(20) % 2),
     "certificate": lambda privacy, folder: certificate(folder, privacy=privacy),
     "budget of certificate": lambda privacy, folder: certificate(
@@ -103,7 +128,7 @@ ENTRANCES = {
     ),
     "blindstep plan": plan_command,
     "blindstep train": train_command,
-}  # fmt: skip
+}
 
 
 # 20 records at mu 0.1 are hopeless, and here that does not matter.
@@ -192,7 +217,10 @@ def test_a_person_is_told_once_in_one_line(tmp_path):
     budget = ("--epsilon", "1", "--delta", "0.006", "--json")
     done = subprocess.run(
         [sys.executable, "-c", check, "train", "problem.py", *choices, *budget, PROBLEM],
-        capture_output=True, text=True, check=True, cwd=tmp_path,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
     assert done.stderr.count("blindstep: warning: privacy has delta 0.006") == 1
     assert ".py:" not in done.stderr

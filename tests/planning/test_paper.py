@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import reference
-from blindstep.errors import VacuousPlan
+from blindstep.errors import InvalidArgument, VacuousPlan
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Sphere
+from blindstep.optimize.learners import AdaptiveStep, ConstantStep
 from blindstep.optimize.prefix import prefix_of
 from blindstep.planning.theory import Theorem, explicit_bound, oracle_errors
 from blindstep.private.mechanisms import BinaryTree
@@ -79,6 +81,21 @@ def test_a_vacuous_theorem_is_refused_and_a_fixed_horizon_is_told():
     assert made.vacuous
     assert "VACUOUS" in made.explain()
     assert "vacuous" in str(made)
+
+
+def test_without_lipschitz_or_gap_privacy_is_planned_and_nothing_certified():
+    for known in ({"lipschitz": None, "bounds": Bounds(range=(0, 1))}, {"gap": None}):
+        for oracle in ("variance-reduced", "naive"):
+            made = make(horizon=8, oracle=oracle, **known)
+            assert made.horizon == 8
+            assert made.tolerance is None
+            assert 0.8 < made.mu <= 1.0  # the corollary spends less than the budget
+            assert "nothing is certified" in made.explain()
+            assert (made.step is None) == ("bounds" in known)
+            assert type(made.learner) is (AdaptiveStep if "bounds" in known else ConstantStep)
+        assert make(rounds=3, **known).rounds == 3
+        with pytest.raises(InvalidArgument, match="from lipschitz and gap: give both, or fix hor"):
+            make(**known)
 
 
 def bound(dim, horizon, rounds, smoothing, release):

@@ -49,17 +49,30 @@ OF_0_1 = {
         (0.5684994212, 0.0121826669, (2435, 2435, 205, 2435, 1, 20)),
     ),
     "clip norm": (
-        {"records": 4000, "dim": 826, "radius": 2.0, "bounds": Bounds(clip=1.0), "passes": 20, **CLIPPED}
+        {
+            "records": 4000,
+            "dim": 826,
+            "radius": 2.0,
+            "bounds": Bounds(clip=1.0),
+            "passes": 20,
+            **CLIPPED,
+        }
         | {"privacy": Privacy(epsilon=4.38)},
         (None, 0.0089392945, (10, 1, 8, 1000, 1, 256)),
     ),
     "votes": (
-        {"records": 200_000, "radius": 3.0, "bounds": Bounds(range=(0, 1)), "oracle": "naive", **CLIPPED}
+        {
+            "records": 200_000,
+            "radius": 3.0,
+            "bounds": Bounds(range=(0, 1)),
+            "oracle": "naive",
+            **CLIPPED,
+        }
         | {"privacy": Privacy(epsilon=1, delta=1e-6), "directions": 1, "sharing": "record"}
         | {"horizon": 10, "first_batch": 2000, "smoothing": 1.0, "reach": 0.2},
         (None, 0.0422467889, (10, 1, 10, 2000, 1, 1)),
     ),
-}  # fmt: skip
+}
 
 
 # Version 0.1 had nothing against a delta of 0.2 / records.
@@ -160,7 +173,15 @@ def test_a_plan_can_be_read_aloud():
         ({"records": None, "tolerance": 0.5, "passes": 2, "first_batch": 5}, "certify nothing"),
         ({"lipschitz": None}, "nothing bounds"),
         ({"passes": 2, "method": "paper"}, r"Paper\(\) has no argument 'passes'"),
-        ({"lipschitz": None, "method": "paper"}, "lipschitz must be a finite number"),
+        (
+            {"lipschitz": None, "method": "paper", "horizon": 5},
+            "nothing bounds a record's gradient",
+        ),
+        ({"lipschitz": None, "method": "klt"}, "lipschitz must be a finite number"),
+        (
+            {"records": None, "tolerance": 0.5, "method": "paper", "gap": None},
+            "a tolerance needs lipschitz and gap",
+        ),
         ({"records": 1, "horizon": 2, "method": "paper"}, "one round of horizon 2 needs 4 records"),
         ({"records": 10, "rounds": 9, "horizon": 2, "method": "paper"}, "9 rounds of 4 records"),
         ({"gap": 0.0}, "gap must be above 0"),
@@ -169,8 +190,11 @@ def test_a_plan_can_be_read_aloud():
         ({"privacy": 1.0}, r"privacy must be a budget such as.*got 1\.0"),
         ({"estimate": "slopes"}, "estimate must be one of values, gradient"),
         ({"learner": 3}, "learner must be a learner such as"),
-        ({"sampler": "mine"}, "sampler must be one of .*import the module that defines it first"),
-        ({"mechanism": "mine"}, "import the module that defines it first"),
+        (
+            {"sampler": "nobodys"},
+            "sampler must be one of .*import the module that defines it first",
+        ),
+        ({"mechanism": "nobodys"}, "import the module that defines it first"),
         ({"mechanism": "magic"}, "no mechanism 'magic'"),
         ({"sharing": "batch"}, "sharing must be one of record, block"),
         ({"oracle": "naive", "period": 4}, "naive oracle cannot have period 4"),

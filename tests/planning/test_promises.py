@@ -176,7 +176,12 @@ def test_two_thirds_of_a_tolerance_are_refuted():
 def test_what_holds_for_the_records_is_refuted_for_the_population(monkeypatch):
     """REVIEW 6.1: hardly any noise, few records, many passes. The mean over them says too little."""
     # An epsilon of 500,000 cannot be stated: another statement takes its place.
-    other = make_plan(Tight(radius=0.5, bounds=bs.Bounds(clip=1.0), horizon=1), dim=1, records=2, privacy=bs.Privacy(mu=1.0))  # fmt: skip
+    other = make_plan(
+        Tight(radius=0.5, bounds=bs.Bounds(clip=1.0), horizon=1),
+        dim=1,
+        records=2,
+        privacy=bs.Privacy(mu=1.0),
+    )
     stated = statement(other.terms, 1e-5, seeded=True)
     monkeypatch.setattr(Plan, "statement", lambda *_, **__: stated)
     given = Tight(0.5, lipschitz=1.0, gap=1.0, passes=5000)

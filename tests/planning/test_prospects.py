@@ -78,7 +78,9 @@ def test_what_tests_and_documents_run_is_not_hopeless():
 
 
 def test_the_paper_s_own_plans_travel_as_far_as_they_smooth():
-    paper = bs.plan(bs.Paper(radius=0.5, lipschitz=1.0, gap=1.0, horizon=4), records=10_000, dim=5, privacy=ONE)  # fmt: skip
+    paper = bs.plan(
+        bs.Paper(radius=0.5, lipschitz=1.0, gap=1.0, horizon=4), records=10_000, dim=5, privacy=ONE
+    )
     assert doubts(paper) == ()
 
 

@@ -24,10 +24,10 @@ from blindstep.private.mechanisms import (
 )
 from blindstep.private.schedule import Schedule
 from blindstep.private.terms import Terms
-from matrices import dense, exact_coefficients
+from matrices import OURS, dense, exact_coefficients
 
 HORIZONS = [1, 2, 3, 4, 7, 8, 64]
-every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
+every_mechanism = pytest.mark.parametrize("name", OURS)
 every_horizon = pytest.mark.parametrize("steps", HORIZONS)
 
 
@@ -124,7 +124,7 @@ def test_a_block_has_at_least_one_release(name, steps):
 
 
 def test_memory_of_a_block():
-    slots = {name: make(1000).init(5).shape for name, make in MECHANISMS.items()}
+    slots = {name: make(1000).init(5).shape for name, make in OURS.items()}
     assert slots == {"independent": (0, 5), "tree": (10, 5), "sqrt": (1000, 5), "blt": (3, 5)}
 
 
@@ -326,7 +326,7 @@ def test_the_table_of_blt_makes_columns_that_fade():
 def test_variances_of_running_sums_at_1024():
     """Of the noise on each running sum at mu = 1, increments of sensitivity 1: max and mean."""
     found = {}
-    for name, make in MECHANISMS.items():
+    for name, make in OURS.items():
         norm = make(1024).column_norms().max()
         variances = (norm * prefix_of(make(1024)).row_norms()) ** 2
         found[name] = (round(variances.max(), 2), round(variances.mean(), 2))

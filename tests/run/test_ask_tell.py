@@ -220,8 +220,9 @@ def test_a_question_is_plain_json():
             query.question(nobody)
 
 
-def test_the_votes_example():
+def test_the_votes_example(monkeypatch):
     path = pathlib.Path(__file__).parents[2] / "examples" / "votes.py"
+    monkeypatch.syspath_prepend(path.parent)  # as when it is run as a script
     said = runpy.run_path(str(path))["run"](users=20_000, epsilon=1.0, seed=0)
     assert said["before"] < 0.6
     assert said["after"] > said["before"] + 0.15

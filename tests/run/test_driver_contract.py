@@ -34,8 +34,22 @@ from storage_helpers import flip
 PLANS = {
     "variance-reduced, own directions": PLAN,
     "naive, the frame of a block": NAIVE_PLAN,
-    "variance-reduced, the frame of a block": plan_of(records=24, dim=2, **BUDGET, bounds=bs.Bounds(lipschitz=1.0) & bs.Bounds(clip=1.0, diff_clip=0.5), horizon=6, period=3, first_batch=5, diff_batch=3, directions=1, sharing="block", mechanism="blt", rounds=2, passes=2),
-}  # fmt: skip
+    "variance-reduced, the frame of a block": plan_of(
+        records=24,
+        dim=2,
+        **BUDGET,
+        bounds=bs.Bounds(lipschitz=1.0, clip=1.0, diff_clip=0.5),
+        horizon=6,
+        period=3,
+        first_batch=5,
+        diff_batch=3,
+        directions=1,
+        sharing="block",
+        mechanism="blt",
+        rounds=2,
+        passes=2,
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +160,18 @@ LINE = np.zeros((2 * RELEASES, 1))
 
 def one_dimensional(data, driver):
     """Norms of releases at known increments: the loss is linear, and the path does not matter."""
-    plan = plan_of(records=len(data), dim=1, **BUDGET, bounds=bs.Bounds(clip=1.0), horizon=1, first_batch=2, directions=1, rounds=RELEASES, passes=1, sharing="record")  # fmt: skip
+    plan = plan_of(
+        records=len(data),
+        dim=1,
+        **BUDGET,
+        bounds=bs.Bounds(clip=1.0),
+        horizon=1,
+        first_batch=2,
+        directions=1,
+        rounds=RELEASES,
+        passes=1,
+        sharing="record",
+    )
     result = run(driver, plan=plan, data=data, loss=lambda x, z: x[0] * z[0])
     return result.history.gradient_norm.ravel(), plan.noise_std / STD
 

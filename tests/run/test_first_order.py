@@ -166,7 +166,14 @@ def test_the_audit_reaches_the_claim_and_does_not_pass_it(choices):
 
 
 def test_an_audit_with_canaries_holds():
-    plan = bs.plan(bs.Tight(estimate="gradient", horizon=1, first_batch=4, radius=1.0, bounds=bs.Bounds(clip=1.0)), records=4000, dim=2, privacy=bs.Privacy(mu=2.0))  # fmt: skip
+    plan = bs.plan(
+        bs.Tight(
+            estimate="gradient", horizon=1, first_batch=4, radius=1.0, bounds=bs.Bounds(clip=1.0)
+        ),
+        records=4000,
+        dim=2,
+        privacy=bs.Privacy(mu=2.0),
+    )
     found = bs.audit(plan, attack="one-run", seed=0)
     assert found.holds, found.reason
     assert 0.6 * found.claimed_mu < found.lower_bound_mu <= found.claimed_mu

@@ -92,7 +92,17 @@ def test_any_map_and_any_executor_in_any_order(alone):
 @pytest.mark.parametrize("memory", [2**20, 400])
 def test_a_step_is_cut_into_pieces_that_make_it_up(monkeypatch, sharing, batch, memory):
     monkeypatch.setattr(host, "_POINTS", memory)
-    plan = plan_of(records=200, dim=2, **BUDGET, bounds=bs.Bounds(clip=1.0), horizon=1, first_batch=batch, directions=2, sharing=sharing, rounds=1)  # fmt: skip
+    plan = plan_of(
+        records=200,
+        dim=2,
+        **BUDGET,
+        bounds=bs.Bounds(clip=1.0),
+        horizon=1,
+        first_batch=batch,
+        directions=2,
+        sharing=sharing,
+        rounds=1,
+    )
     data = np.random.default_rng(0).normal(size=(200, 2))
     query = bs.Optimizer(plan, START, seed=1).ask()
     work = Work(capped_distance_numpy, query.space, False, None)
@@ -269,7 +279,7 @@ def gone(function, tasks):
     ],
 )
 def test_an_engine_that_is_gone_is_an_error_that_tells_nothing(how):
-    with pytest.raises(host.EngineLost, match="not released") as caught:
+    with pytest.raises(bs.errors.EngineLost, match="not released") as caught:
         short(**how)
     assert "42.4" not in str(caught.value)
     assert caught.value.__suppress_context__

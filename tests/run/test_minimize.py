@@ -50,7 +50,18 @@ def test_a_second_call_compiles_nothing_whatever_data_start_budget_and_seed():
 
 def test_memory_is_bounded_by_a_chunk():
     records, dim = 100_000, 1000
-    plan = plan_of(records=records, dim=dim, **BUDGET, method="paper", lipschitz=1.0, gap=1.0, horizon=2, first_batch=records - 1, diff_batch=1, rounds=1)  # fmt: skip
+    plan = plan_of(
+        records=records,
+        dim=dim,
+        **BUDGET,
+        method="paper",
+        lipschitz=1.0,
+        gap=1.0,
+        horizon=2,
+        first_batch=records - 1,
+        diff_batch=1,
+        rounds=1,
+    )
     space, data = ParameterSpace.of(np.zeros(dim)), jnp.zeros((records, 1))
     machine = compiled.prepare(plan.build(), space)
     session = Session(plan.terms, plan.to_dict(), machine.begin(jnp.zeros(dim)), Storage(), dict)

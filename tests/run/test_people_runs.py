@@ -50,7 +50,8 @@ def test_a_time_limit_is_kept_for_people():
             time.sleep(3600)
         return np.linalg.norm(x - z)
 
-    spoiled, options = TABLE.copy(), {"plan": NAIVE_PLAN, "people": PEOPLE, "rows": 2, "seed": 7}
+    people, spoiled = bs.People(PEOPLE, rows=2), TABLE.copy()
+    options = {"method": NAIVE_PLAN, "people": people, "seed": 7}
     spoiled[PEOPLE == 9] = 1e3
     void = TABLE.copy()
     void[PEOPLE == 9] = np.nan
@@ -70,7 +71,7 @@ def test_a_run_of_people_cut_short_gives_the_same_bits(driver, tmp_path, monkeyp
     whole = run(driver, **options)
     cut_after(monkeypatch, 5, driver, tmp_path / "run", **options)
     # Other rows of the same people, or the rows for people, would meet the same noise.
-    for other in ({"rows": 7}, {"people": None, "data": TABLE[:24]}):
+    for other in ({"people": bs.People(NAMES, rows=7)}, {"people": None, "data": TABLE[:24]}):
         with pytest.raises(bs.errors.CheckpointMismatch, match="another people or rows"):
             run(driver, tmp_path / "run", **options | other)
     with pytest.raises(bs.errors.CheckpointMismatch, match="another data"):
@@ -110,7 +111,7 @@ def test_a_ledger_does_not_add_up_different_units(tmp_path):
     assert not set(calls) & set(DATA[:, 0])  # before a record was looked at
     assert ledger.read_bytes() == before
     # How many rows are used does not change whom the mu is about.
-    run("host", **people, rows=2, seed=3)
+    run("host", **people | {"people": bs.People(NAMES, rows=2)}, seed=3)
     assert read_spending(ledger).spent() == pytest.approx(spent * np.sqrt(2))
 
 
@@ -127,7 +128,7 @@ even = len(TABLE) // 2 * 2
 def spread(rows):
     return jax.device_put(rows, NamedSharding(mesh, PartitionSpec("x")))
 def found(data, people):
-    return bs.minimize(capped_distance, np.zeros(2), data, people=people, plan=NAIVE_PLAN, seed=7)
+    return bs.minimize(capped_distance, np.zeros(2), data, people=people, method=NAIVE_PLAN, seed=7)
 with jax.enable_x64(True):
     here, there = (found(put(TABLE[:even]), NAMES[:even]) for put in (np.asarray, spread))
     np.testing.assert_allclose(here.means, there.means, rtol=1e-9, atol=1e-12)

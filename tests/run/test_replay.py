@@ -15,6 +15,7 @@ from blindstep.losses.pytrees import ParameterSpace
 from blindstep.private.gate import Memory
 from blindstep.private.noise import fresh_keys
 from blindstep.private.schedule import Schedule
+from blindstep.run import compiled
 from dataflow import decisions
 from hostile import KINDS, PYTHON_KINDS, HostileLoss, traceable
 from losses import capped_distance
@@ -172,7 +173,7 @@ def program(plan, data):
     def trace(permit, memory):
         def one_round(data, key, buffers):
             secrets = replace(permit, key=key), Memory(memory.position, buffers)
-            rest = (session.state, data, PUBLIC, machine.horizon // machine.period)
+            rest = (session.state, data, PUBLIC, machine.horizon // machine.period, None)
             _, *out = compiled.run_part(machine, capped_distance, space, *secrets, *rest)
             return jax.tree.leaves(out)
 

@@ -142,7 +142,7 @@ def test_no_knob_of_tuning_is_left():
 
 def test_in_a_pipeline_with_a_public_scaler():
     scaler = FunctionTransformer(lambda rows: rows / 4.0)
-    model = make_pipeline(scaler, PrivateClassifier(classes=BOTH, evaluations=LITTLE))
+    model = make_pipeline(scaler, PrivateClassifier(classes=BOTH, method=Auto(evaluations=LITTLE)))
     assert set(model.fit(X[FEW], SIDES[FEW]).predict(X)) <= set(BOTH)
 
 
@@ -247,7 +247,7 @@ def test_only_the_weights_depend_on_a_row():
         ({"classes": ["no"]}, "classes has one class"),
         ({"classes": ["no", "Yes"]}, "a label that is not in classes"),
         ({"epsilon": 0}, "epsilon must be above 0"),
-        ({"evaluations": 0}, "evaluations must be a whole number"),
+        ({"method": "auto"}, r"method must be a method such as Auto\(\)"),
     ],
 )
 def test_what_cannot_be_used_is_said(given, says):

@@ -7,6 +7,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from blindstep.errors import InvalidArgument
+from blindstep.planning.auto import Auto
 from blindstep.sklearn import PrivateClassifier, PrivateRegressor
 
 RNG = np.random.default_rng(0)
@@ -20,7 +21,7 @@ NAMES = np.asarray([f"person {number}" for number in PEOPLE])
 
 
 def model(kind=PrivateClassifier, **options):
-    options = {"epsilon": 4, "evaluations": 2**21, "random_state": 0, **options}
+    options = {"epsilon": 4, "method": Auto(evaluations=2**21), "random_state": 0, **options}
     return kind(**({"classes": [0, 1]} if kind is PrivateClassifier else {}) | options)
 
 

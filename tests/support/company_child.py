@@ -49,7 +49,7 @@ START = np.zeros(2)
 
 
 def minimize(data, checkpoint=None, start=START, **options):
-    options = {"plan": PLAN, "seed": 7, "rehearse": False, **options}
+    options = {"method": PLAN, "seed": 7, "rehearse": False, **options}
     return bs.minimize(capped_distance, start, data, checkpoint=checkpoint, **options)
 
 

@@ -4,6 +4,7 @@ Tests that take this plan and these shapes share compiled programs.
 """
 
 import contextlib
+import dataclasses
 
 import numpy as np
 import pytest
@@ -44,19 +45,24 @@ NAIVE = {
     **{"sharing": "block", "passes": 2},
 }
 NAIVE_PLAN = plan_of(records=24, dim=2, **NAIVE)
+HOST = {each.name for each in dataclasses.fields(bs.Host)}
 
 
 def run(
     driver="compiled", directory=None, *, plan=PLAN, data=DATA, start=None, loss=None, **options
 ):
-    """The run by one of the drivers; `loss` is of NumPy, but for the compiled driver."""
+    """The run by one of the drivers; `loss` is of NumPy, but for the compiled driver.
+
+    Options of `bs.Host` are options, too.
+    """
     start = np.zeros(plan.dim) if start is None else start
     options = {"seed": 7, "checkpoint": directory, **options}
     if driver == "compiled":
         return bs.minimize(loss or capped_distance, start, data, method=plan, **options)
     loss = loss or capped_distance_numpy
     if driver == "host":
-        return bs.minimize(loss, start, data, method=plan, evaluate=bs.Host(), **options)
+        how = bs.Host(**{name: options.pop(name) for name in HOST & options.keys()})
+        return bs.minimize(loss, start, data, method=plan, evaluate=how, **options)
     with bs.Optimizer(plan, start, cohort="survey", **options) as opt:
         answer_in_parts(opt, loss, data)
         return opt.result()

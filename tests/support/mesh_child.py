@@ -13,7 +13,8 @@ from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.losses import pytrees
 from blindstep.losses.pytrees import ParameterSpace
-from plans import plan_of
+from blindstep.run import compiled
+from plans import method_of, plan_of
 
 RECORDS, DIM = 208, 3
 DATA = {
@@ -23,7 +24,10 @@ DATA = {
 BUDGET = {"privacy": bs.Privacy(mu=1.0), "radius": 0.5, "lipschitz": 1.0}
 PLANS = {
     # Batches of 10 and 5, and of 203: nothing that eight devices could share evenly.
-    "own": {"method": "paper", "horizon": 4, "first_batch": 10, "diff_batch": 5, "rounds": 3},
+    "own": {
+        **{"method": "paper", "gap": 1.0, "horizon": 4, "first_batch": 10, "diff_batch": 5},
+        **{"rounds": 3},
+    },
     "shared": {
         **{"horizon": 3, "period": 1, "first_batch": 203, "passes": 6, "smoothing": 0.1},
         **{"sharing": "block", "sampler": "haar", "directions": 3},
@@ -40,8 +44,11 @@ def loss(x, z):
 
 
 def run(data, plan, **options):
-    start = np.zeros(DIM)
-    return bs.minimize(loss, start, data, **BUDGET | PLANS[plan], **{"seed": 3, **options})
+    given = BUDGET | PLANS[plan]
+    privacy, start = given.pop("privacy"), np.zeros(DIM)
+    return bs.minimize(
+        loss, start, data, privacy, method=method_of(**given), **{"seed": 3, **options}
+    )
 
 
 def flops(data, plan_name, sharding):
@@ -128,7 +135,8 @@ def two_processes(folder, rank, port):
     out = {"seeded": run(data, "own"), "secret": run(data, "own", seed=None)}
     out["kept"] = run(data, "own", checkpoint=f"{folder}/run")
     # Looks and steps, each in a session of its own.
-    scaled = {"privacy": bs.Privacy(epsilon=4), "evaluations": 2**12, "seed": 3}
+    method = bs.Auto(evaluations=2**12)
+    scaled = {"privacy": bs.Privacy(epsilon=4), "method": method, "seed": 3}
     for name in ("scaled", "again"):
         checkpoint = f"{folder}/scaled"
         out[name] = bs.minimize(loss, np.zeros(DIM), data, checkpoint=checkpoint, **scaled)

@@ -1,6 +1,6 @@
 """Small networks and their records: what the tests of `blindstep.torch` share.
 
-Runs that take these records and `EVALUATIONS` share a plan, and so compiled programs.
+Runs that take these records and `METHOD` share a plan, and so compiled programs.
 """
 
 import numpy as np
@@ -12,6 +12,7 @@ import blindstep.torch as tuning
 PRIVACY = bs.Privacy(epsilon=4, delta=1e-4)
 RECORDS, WORDS, LENGTH = 48, 12, 6
 EVALUATIONS = 4096
+METHOD = bs.Auto(evaluations=EVALUATIONS)
 
 
 class Transformer(torch.nn.Module):
@@ -63,11 +64,12 @@ def loss(model, batch):
     return torch.nn.functional.cross_entropy(logits, batch["label"], reduction="none")
 
 
-def tune(model, data=None, *, loss=loss, **options):
-    options = {"privacy": PRIVACY, "evaluations": EVALUATIONS, "batch": 16, "seed": 7, **options}
-    if "plan" in options:
-        del options["privacy"], options["evaluations"]
-    return tuning.minimize(model, loss, texts() if data is None else data, **options)
+def tune(model, data=None, *, loss=loss, method=METHOD, **options):
+    data = texts() if data is None else data
+    privacy = None if isinstance(method, bs.Plan) else PRIVACY
+    return tuning.minimize(
+        model, loss, data, privacy, method=method, **{"batch": 16, "seed": 7, **options}
+    )
 
 
 def bits(model):

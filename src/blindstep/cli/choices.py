@@ -63,20 +63,21 @@ def with_choices(
 
 
 def method_from(choices: Mapping[str, Any]) -> Method:
-    """The method that the options describe: without a name `tight`, if there is a radius, else `auto`."""
+    """The method that the options describe: unnamed, `tight` if there is a radius, else `auto`."""
     given = {name: value for name, value in choices.items() if value is not None}
     name = method_name(given)
     given.pop("method", None)
     kind = METHODS[name]
     own = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+    known = {*own, *_OF_BOUNDS} if "bounds" in own else set(own)
+    if others := {each: value for each, value in given.items() if each not in known}:
+        _refuse(name, kind, others)
     if parts := {each: given.pop(each) for each in _OF_BOUNDS if each in given}:
         if "clip" not in parts and "bounds" not in given:
             raise InvalidArgument(
                 f"--diff-clip {parts['diff_clip']:g} needs --clip too: give both."
             )
         given["bounds"] = given.get("bounds", Bounds()) & Bounds(**parts)
-    if others := [each for each in given if each not in own]:
-        _refuse(name, kind, {each: given[each] for each in others})
     missing = [each for each, usual in own.items() if usual is MISSING and each not in given]
     if missing:
         listed = ", ".join(_option(each) for each in missing)
@@ -110,7 +111,7 @@ def _refuse(name: str, kind: type[Method], others: dict[str, Any]) -> None:
 
 
 def _parameters() -> list[inspect.Parameter]:
-    """An option for each field of each method, in their order; the first one that has it describes it."""
+    """An option for each field of each method, in order; the first that has it describes it."""
     said: dict[str, tuple[Any, str]] = {}
     having: dict[str, list[str]] = {}
     for name, kind in METHODS.items():

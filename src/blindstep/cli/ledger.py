@@ -68,8 +68,8 @@ def _all() -> list[Path]:
     kept = [Path(each.ledger) for each in data_ledger.all_kept()]
     if not kept:
         raise InvalidArgument(
-            f"no ledger of a data file is kept in {data_ledger.home()}: give the path of a ledger or of a "
-            "run directory."
+            f"no ledger of a data file is kept in {data_ledger.home()}: give the path of a ledger or "
+            "of a run directory."
         )
     return kept
 
@@ -80,8 +80,8 @@ def _ledger_at(path: Path) -> Path:
         found = data_ledger.find(path)
         if found is None:
             raise InvalidArgument(
-                f"no run on {path} is in a ledger in {data_ledger.home()}: if one was given with --ledger, "
-                "give the path of that one."
+                f"no run on {path} is in a ledger in {data_ledger.home()}: if one was given with "
+                "--ledger, give the path of that one."
             )
         return Path(found.ledger)
     if path.suffix == ".py":

@@ -8,8 +8,9 @@
     params = {"slope": jnp.zeros(())}
     data = "people.csv"          # or .npy, .npz, .parquet, or arrays
 
-Optional: `lipschitz` and `gap` (numbers) and `bounds` (such as `blindstep.Bounds(range=(0, 1))`), or `method`, a method of your own; `scales` and
-`categories`, public constants by which columns become `record["features"]` (`blindstep.encode`).
+Optional: `lipschitz` and `gap` (numbers) and `bounds` (such as `blindstep.Bounds(range=(0, 1))`), or
+`method`, a method of your own; `scales` and `categories`, public constants by which columns become
+`record["features"]` (`blindstep.encode`).
 """
 
 from __future__ import annotations

@@ -163,8 +163,10 @@ def train(
         return
     Console(highlight=False, markup=False).print(str(result.privacy))
     print(f"\n{result.outcome}")
-    number = result.best_round % made.rounds + 1
-    print(f"\n{files[_ANSWER]}: the answer, the mean of round {number} of {made.rounds}.")
+    which = "the start"
+    if result.best_round is not None:
+        which = f"the mean of round {result.best_round % made.rounds + 1} of {made.rounds}"
+    print(f"\n{files[_ANSWER]}: the answer, {which}.")
     if _THEOREM in files:
         print(
             f"{files[_THEOREM]}: the mean of round {result.random_round + 1} of {made.rounds}, chosen "

@@ -7,10 +7,11 @@ distance h, each within one leaf of the parameters, and hands these things to th
   c_j = (f(+ h u_j) - f(- h u_j)) / 2h;
 - a 1, around the place of log2 |f| at the start;
 - where the directions are the axes: the shares c_j^2 / |c|^2 of its slopes, which add up to 1, and
-  of few axes all products c_j c_k / |c|^2: a matrix of Frobenius norm 1.
+  of few axes all products c_j c_k / |c|^2: a matrix of Frobenius norm 1, and c / |c| itself.
 
-So its vector is at most sqrt(leaves + 2) long, whatever the loss does. The mean over the records is
-histograms and the mean shares or products. `scales` reads the noisy mean.
+So its vector is at most sqrt(leaves + 3) long, whatever the loss does. The mean over the records is
+histograms, the mean shares or products, and the mean direction of the slopes. `scales` reads the
+noisy mean.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Parts(NamedTuple):
     # Mean shares of the axes, and mean c c' / |c|^2; None along other directions, or of too many.
     shares: Float[np.ndarray, " dim"] | None
     products: Float[np.ndarray, "dim dim"] | None
+    mean: Float[np.ndarray, " dim"] | None  # mean c / |c|; None without products
 
 
 class CalibrationQuery(eqx.Module):
@@ -76,13 +78,13 @@ class CalibrationQuery(eqx.Module):
     @property
     def size(self) -> int:
         """Length of a record's vector."""
-        uses_products = self.dim * (self.dim - 1) // 2 if self.uses_products else 0
-        return (len(self.leaves) + 1) * PLACES + (self.dim if self.axes else 0) + uses_products
+        products = self.dim * (self.dim + 1) // 2 if self.uses_products else 0
+        return (len(self.leaves) + 1) * PLACES + (self.dim if self.axes else 0) + products
 
     @property
     def clip(self) -> float:
         """The longest that a record's vector can be."""
-        return math.sqrt(len(self.leaves) + 1.0 + self.axes)
+        return math.sqrt(len(self.leaves) + 1.0 + self.axes + self.uses_products)
 
     @property
     def evaluations(self) -> int:
@@ -135,6 +137,7 @@ class CalibrationQuery(eqx.Module):
             # A product stands in the matrix twice, and here once, times sqrt(2): the same norm.
             row, column = np.triu_indices(self.dim, 1)
             parts.append(math.sqrt(2.0) * unit[..., row] * unit[..., column])
+            parts.append(unit)
         finite = jnp.all(jnp.isfinite(values), axis=-1, keepdims=True) & jnp.isfinite(largest)
         return jnp.where(finite, jnp.concatenate(parts, axis=-1), jnp.nan)
 
@@ -143,12 +146,13 @@ class CalibrationQuery(eqx.Module):
         release, leaves = np.asarray(release), len(self.leaves)
         histograms = release[: (leaves + 1) * PLACES].reshape(leaves + 1, PLACES)
         rest = release[(leaves + 1) * PLACES :]
-        shares, products = (rest[: self.dim] if self.axes else None), None
+        shares, products, mean = (rest[: self.dim] if self.axes else None), None, None
         if self.uses_products:
             products = np.diag(rest[: self.dim]).copy()
             row, column = np.triu_indices(self.dim, 1)
-            products[row, column] = products[column, row] = rest[self.dim :] / math.sqrt(2.0)
-        return Parts(histograms[:-1], histograms[-1], shares, products)
+            off, mean = rest[self.dim : -self.dim], rest[-self.dim :]
+            products[row, column] = products[column, row] = off / math.sqrt(2.0)
+        return Parts(histograms[:-1], histograms[-1], shares, products, mean)
 
 
 def place(size: Float[Array, "*records"]) -> Float[Array, "*records places"]:

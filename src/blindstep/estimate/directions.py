@@ -89,8 +89,8 @@ class Directions(eqx.Module):
         there = SAMPLERS.get(cls.name, cls)
         if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
             raise InvalidArgument(
-                f"there is a sampler {cls.name!r} already, {there.__module__}.{there.__qualname__}: give "
-                f"{cls.__qualname__} another name."
+                f"there is a sampler {cls.name!r} already, {there.__module__}.{there.__qualname__}: "
+                f"give {cls.__qualname__} another name."
             )
         SAMPLERS[cls.name] = cls
 

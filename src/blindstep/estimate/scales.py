@@ -249,28 +249,34 @@ class ScaleFinder:
         self._axes = self._axes * stretch
         left = float(np.mean(np.maximum(shares, 0.25) * stretch**2))
         self._slope *= math.sqrt(left)
-        if parts.products is not None:
-            self._turn(
-                stretch[:, None] * parts.products * stretch / left, stretch / math.sqrt(left)
-            )
+        if parts.products is not None and parts.mean is not None:
+            stretch = stretch / math.sqrt(left)
+            self._turn(stretch[:, None] * parts.products * stretch, stretch * parts.mean, stretch)
 
     def _turn(
-        self, products: Float[np.ndarray, "dim dim"], stretch: Float[np.ndarray, " dim"]
+        self,
+        products: Float[np.ndarray, "dim dim"],
+        mean: Float[np.ndarray, " dim"],
+        stretch: Float[np.ndarray, " dim"],
     ) -> None:
-        """Shorter units along directions that most slopes agree in: eigenvectors of the products.
+        """Shorter units along directions in which slopes vary most: eigenvectors of the products.
+
+        The products of the mean slope are taken off first. Where the answer is far away all slopes
+        agree; that says where to go, and nothing about how far to go across.
 
         Noise on entry (j, k) has a standard deviation in proportion to `stretch` j and k. The
         eigenvalues of such noise reach sqrt(2) max(stretch) |stretch| times that of a release. What is
         below that, or below a tenth of the mean 1 / d, counts as if it were there.
         """
         dim, longest = len(products), float(np.max(stretch))
-        values, vectors = np.linalg.eigh(products)
+        values, vectors = np.linalg.eigh(products - np.outer(mean, mean))
         edge = longest * (math.sqrt(2.0) * float(np.linalg.norm(stretch)) + _SURE * longest)
         least = max(edge * self._noise, _LEAST_EIGENVALUE / dim)
         shorter = np.sqrt(least / np.maximum(values, least))
         self._axes = self._axes @ ((vectors * shorter) @ vectors.T)
-        gone = float(np.sum(values * (1.0 - shorter**2)))
-        self._slope *= math.sqrt(min(max(1.0 - gone, 1.0 / dim), 1.0))
+        whole = np.einsum("ji,jk,ki->i", vectors, products, vectors)
+        left = float(np.sum(whole * shorter**2))
+        self._slope *= math.sqrt(min(max(left, 1.0 / dim), 1.0))
 
 
 def _around_heaviest(counts: Float[np.ndarray, " places"]) -> float:

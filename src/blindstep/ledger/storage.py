@@ -148,12 +148,23 @@ def check(directory: str, plan: dict[str, Any], *, resuming: bool) -> None:
             "written anew."
         ) from error
     if found != fingerprints.of_plan(plan):
-        names = [name for name in {**plan, **written} if name != "notes"]
-        others = [name for name in names if written.get(name) != plan.get(name)]
+        others = [name for name in _others(written, plan) if name != "notes"]
         raise CheckpointMismatch(
             f"{path} is another plan than the one given, with another {', '.join(others[:3])}: resume "
             "with the plan it was made with, or give another directory for a new run."
         )
+
+
+def _others(one: dict[str, Any], two: dict[str, Any]) -> list[str]:
+    """The names of what differs, in a part of both by the part and its own name."""
+    names: list[str] = []
+    for name in {**two, **one}:
+        left, right = one.get(name), two.get(name)
+        if isinstance(left, dict) and isinstance(right, dict):
+            names += [f"{name}.{each}" for each in _others(left, right)]
+        elif left != right:
+            names.append(name)
+    return names
 
 
 def write(directory: str, plan: dict[str, Any]) -> None:

@@ -40,12 +40,16 @@ class Pace(eqx.Module):
         step: the theorem's step size eta; None where the plan has no bound to take it from.
         widening: how much farther than the plan's smoothing a run that finds its scales should probe:
             more than 1 where the loss is a staircase.
+        noise: the standard deviation of the noise on a released gradient along any one direction.
+        blur: what random directions add to that in squares, as a share of |g|^2: 0 if all are there.
     """
 
     reach: Scalar
     steps: int = eqx.field(static=True)
     step: Scalar | None = None
     widening: Scalar = 1.0
+    noise: Scalar = 0.0
+    blur: Scalar = 0.0
 
 
 class Seen:
@@ -181,6 +185,75 @@ class Falling(Learner):
     def place(self, uniform: Float[Array, ""]) -> float:
         """At the end of the move."""
         return 1.0
+
+
+class Heeding(Learner):
+    """Descent by steps whose length heeds whether gradients go on agreeing with the moves they led to.
+
+        Delta_{t+1} = -reach s_t (1 - t / steps) g_t / |g_t|,      t = 0 .. steps - 1
+
+    The factor s begins at 1. After a move, let c be the cosine between the move and the new gradient's
+    way down. Where c is more than noise, s becomes 2^(r c) times what it was: r is `slower` where the
+    gradient points back, and where it points on 1 until it first points back, and from then on at most
+    `again` for each time in a row that it pointed on. So an answer 1,000 steps away is reached in ten,
+    and near an answer steps become as short as it takes. What may be noise changes nothing: then steps
+    fall as those of `Falling` do. Probes lie as far out as steps reach.
+
+    Attributes:
+        sure: standard deviations of the noise above which a cosine counts.
+        slower: how fast steps become shorter.
+        again: how fast they become longer, once they were too long.
+        nearest: the share of where they began below which probes do not come closer.
+    """
+
+    name: ClassVar[str] = "heeding"
+    persists_across_rounds: ClassVar[bool] = True
+    sure: float | Float[Array, ""] = 2.0
+    slower: float | Float[Array, ""] = 1.0
+    again: float | Float[Array, ""] = 0.25
+    nearest: float | Float[Array, ""] = 0.05
+
+    def init(self) -> Float[Array, "4"]:
+        """Steps done, log2 s, whether a gradient ever pointed back, how many in a row pointed on."""
+        return jnp.zeros(4)
+
+    def update(self, state: Float[Array, "4"], seen: Seen, pace: Pace) -> Choice:
+        """A step against the gradient, of the length whose turn it is times what was heeded."""
+        done, log, back, row = state
+        norm, moved = jnp.sqrt(seen.gradient_square), jnp.sqrt(seen.move_square)
+        real = (norm > 0) & (moved > 0)
+        down = -jnp.where(real, seen.product / jnp.where(real, moved, 1.0), 0.0)
+        noise = jnp.sqrt(pace.noise**2 + pace.blur * seen.gradient_square)
+        cosine = jnp.clip(down / jnp.where(real, norm, 1.0), -1.0, 1.0)
+        cosine = jnp.where(jnp.abs(down) > self.sure * noise, cosine, 0.0)
+        back = jnp.where(cosine < _BACK, 1.0, back)
+        row = jnp.where(cosine > _ON, row + 1.0, 0.0)
+        longer = jnp.where(back > 0, jnp.minimum(self.again * row, 1.0), 1.0)
+        log = log + jnp.where(cosine > 0, longer, self.slower) * cosine
+        length = pace.reach * _share(done, log, pace)
+        state = jnp.stack([done + 1.0, log, back, row])
+        return Choice(
+            state, 0.0, -jnp.where(norm > 0, length / jnp.where(norm > 0, norm, 1.0), 0.0)
+        )
+
+    def probing(self, state: Float[Array, "4"], pace: Pace) -> Float[Array, ""]:
+        """As far as steps, and never below `nearest`."""
+        return pace.widening * jnp.maximum(_share(state[0], state[1], pace), self.nearest)
+
+    def place(self, uniform: Float[Array, ""]) -> float:
+        """At the end of the move."""
+        return 1.0
+
+
+# Cosines that say that a move went too far, or could have gone on.
+_BACK, _ON = -0.2, 0.5
+# Steps never become longer than 2^40 times the reach.
+_LONGEST = 40.0
+
+
+def _share(done: Scalar, log: Scalar, pace: Pace) -> Scalar:
+    """How long a step is, as a share of the reach."""
+    return jnp.exp2(jnp.minimum(log, _LONGEST)) * jnp.maximum(1.0 - done / pace.steps, 0.0)
 
 
 def _projected(state: PyTree, seen: Seen, step: Scalar, reach: Scalar) -> Choice:

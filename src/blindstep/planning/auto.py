@@ -27,10 +27,11 @@ from typing import ClassVar
 from blindstep.errors import InvalidArgument, typed_record
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import MOST_PRODUCTS, CalibrationQuery
+from blindstep.estimate.comparison import RELEASES
 from blindstep.estimate.gradients import COST
 from blindstep.estimate.scales import ScaleFinder
-from blindstep.optimize.learners import Falling, Learner
-from blindstep.planning.estimates import Calibration, Gradients, Values
+from blindstep.optimize.learners import Heeding, Learner
+from blindstep.planning.estimates import Calibration, Gradients, StartComparison, Values
 from blindstep.planning.method import EstimateKind, Method, Problem
 from blindstep.planning.natural import (
     CALIBRATION_EVALUATIONS,
@@ -46,11 +47,16 @@ from blindstep.planning.plan import Plan
 # All in natural units: a record's slopes are about 1 long, its loss at the start is about 1.
 _STEPS, _MOST_STEPS, _FEWEST_STEPS, _DROWNED = 64, 160, 20, 0.8
 _SHORTEST, _LONGEST, _SMOOTHING, _CLIP = 1.6, 3.0, 0.5, 0.45
+# Where there is little noise, the clip is so large that noise is this long; but no larger than that.
+_NOISE, _LARGEST_CLIP = 0.06, 8.0
 # Up to this many parameters a plan does not depend on their number.
 _FEW = 144
 _FEWEST_DIRECTIONS = 8
 _FEW_CALIBRATION_DIRECTIONS = (16, 4, 1)
 EVALUATIONS = 2**24
+# The share of mu^2 that the comparison with the start spends, and the evaluations that it may take.
+_COMPARISON_SHARE, _COMPARISON_EVALUATIONS = 0.1, 0.1
+_CANDIDATES = 2
 
 
 @typed_record
@@ -67,7 +73,8 @@ class Auto(Method):
         passes: the most passes over the records.
         directions: random directions of a step.
         estimate: what a record's vector is made of: "values" of its loss, or its "gradient".
-        learner: what turns released gradients into moves. Default: steps whose length falls to 0.
+        learner: what turns released gradients into moves. Default: steps whose length heeds whether
+            gradients agree, and falls to 0.
     """
 
     name: ClassVar[str] = "auto"
@@ -119,10 +126,13 @@ class Auto(Method):
         differentiates = self.estimate == Gradients.kind
         asked, asked_of = _calibration_query(dim, records, most, mu, problem.leaves or (dim,))
         spent = ScaleFinder.calibrations * asked_of * asked.evaluations
+        compared = _comparison_batch(records, most)
+        spent += RELEASES * compared * (1 + _CANDIDATES)
         share = calibration_share(asked, asked_of, mu)
+        mu_of_steps = mu * math.sqrt(1 - share - _COMPARISON_SHARE)
         wide = max(1.0, math.sqrt(dim / _FEW))
         most_steps = min(round(_STEPS * wide), _MOST_STEPS)
-        steps = _steps(dim, records, mu * math.sqrt(1 - share), most_steps)
+        steps = _steps(dim, records, mu_of_steps, most_steps)
         if differentiates:  # as long as COST / 2 pairs of values
             pairs = 2 * (most - spent) // COST
             _, batch, steps = _sizes(1, True, records, pairs, steps)
@@ -136,18 +146,20 @@ class Auto(Method):
         rounds = max(1, steps // horizon)
         fewer = (most_steps / (rounds * horizon)) ** 0.4
         sampler = "structured" if q > 1 else "sphere"
+        clip = _clip(dim, math.sqrt(records * batch) * mu_of_steps, rounds * horizon)
         return in_natural_units(
             self.name,
             problem,
             Gradients() if differentiates else Values(q, fewer * _SMOOTHING, sampler, "block"),
             Calibration(asked.leaves, asked.each, asked_of, share),
             # Coefficients are (d/q) c_j: of a slope of length 1, about sqrt(d/q) long.
-            bounds=Bounds(clip=_CLIP * math.sqrt(dim / q)),
+            bounds=Bounds(clip=clip * math.sqrt(dim / q)),
             rounds=rounds,
             horizon=horizon,
             batch=batch,
             reach=fewer * min(_SHORTEST * wide, _LONGEST),
-            learner=self.learner or Falling(nearest=0.1),
+            learner=self.learner or Heeding(),
+            comparison=StartComparison(compared, _COMPARISON_SHARE),
         )
 
 
@@ -155,6 +167,21 @@ def _steps(dim: int, records: int, mu: float, most: int) -> int:
     """Steps such that noise does not drown each of them, if every step takes all records."""
     drowned = 2.0 * math.sqrt(most * dim) / (records * mu)
     return round(min(max(most * (_DROWNED / drowned) ** 2, _FEWEST_STEPS), most))
+
+
+def _clip(dim: int, heard: float, steps: int) -> float:
+    """The clip: as large as leaves noise a small part of a step, within limits.
+
+    The noise on a gradient is 2 sqrt(T d) / `heard` clips long, and `heard` is n mu with all n records
+    in every step.
+    """
+    return min(max(_NOISE * heard / (2.0 * math.sqrt(steps * dim)), _CLIP), _LARGEST_CLIP)
+
+
+def _comparison_batch(records: int, evaluations: int) -> int:
+    """Records that compare what was found with the start: all, if that is cheap enough."""
+    room = _COMPARISON_EVALUATIONS * evaluations / (RELEASES * (1 + _CANDIDATES))
+    return max(1, min(records, int(room)))
 
 
 def _sizes(

@@ -49,7 +49,10 @@ def obstacle(plan: Plan) -> str | None:
     elif plan.gap is None:
         why = "Without a bound on the gap nothing is certified about stationarity"
     elif plan.moments is None:
-        why = f"Nothing is certified about stationarity: nothing is proved along {plan.sampler} directions"
+        why = (
+            "Nothing is certified about stationarity: nothing is proved along "
+            f"{plan.sampler} directions"
+        )
     elif farthest > plan.radius * (1 + 1e-9):
         why = (
             f"Nothing is certified about stationarity at radius {plan.radius:g}: smoothing + reach x "

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from blindstep.errors import InvalidArgument, count, finite
+from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import CalibrationQuery
+from blindstep.estimate.comparison import RELEASES, ComparisonQuery
 from blindstep.estimate.directions import Signs, sampler_named
-from blindstep.estimate.estimators import Sharing
+from blindstep.estimate.estimators import Sharing, ValueEstimator
 from blindstep.estimate.frames import Structured
+from blindstep.estimate.gradients import GradientEstimator
 from blindstep.estimate.scales import ScaleFinder
 from blindstep.planning.checks import moderate, one_of, plain_count
 
@@ -43,12 +46,30 @@ class Values:
         if self.sides != 2 and (self.sides != 1 or self.sampler != Signs.name):
             raise InvalidArgument(f"sides must be 2, or 1 along signs, got {self.sides!r}.")
 
+    def estimator(self, dim: int, reach: float, bounds: Bounds, curve: float) -> ValueEstimator:
+        """How a record's vector is made."""
+        return ValueEstimator(
+            dim=dim,
+            directions=self.directions,
+            sampler=sampler_named(self.sampler)(),
+            smoothing=self.smoothing,
+            reach=reach,
+            bounds=bounds,
+            sharing=Sharing(self.sharing),
+            curve=curve,
+            sides=self.sides,
+        )
+
 
 @dataclass(frozen=True)
 class Gradients:
     """A record's vector is the gradient of its loss. No directions are drawn; nothing is certified."""
 
     kind: ClassVar[str] = "gradient"
+
+    def estimator(self, dim: int, reach: float, bounds: Bounds, curve: float) -> GradientEstimator:
+        """How a record's vector is made: of its gradient, whatever the reach."""
+        return GradientEstimator(dim, bounds, curve=curve)
 
 
 Estimate = Values | Gradients
@@ -86,3 +107,28 @@ class Calibration:
     def query(self, *, signs: bool) -> CalibrationQuery:
         """What one calibration asks of a record."""
         return CalibrationQuery(self.leaves, self.directions, signs)
+
+
+@dataclass(frozen=True)
+class StartComparison:
+    """Releases after the last step, which compare what was found with the start.
+
+    Attributes:
+        batch: records of a comparison.
+        share: the share of mu^2 that all of them spend together.
+        number: how many releases there are.
+    """
+
+    batch: int
+    share: float
+    number: int = RELEASES
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "number"):
+            plain_count(self, name)
+        if not 0.0 < finite("share", self.share) < 1.0:
+            raise InvalidArgument(f"share {self.share:g}: a share of mu^2 between 0 and 1.")
+
+    def query(self, candidates: int) -> ComparisonQuery:
+        """What one comparison asks of a record."""
+        return ComparisonQuery(candidates)

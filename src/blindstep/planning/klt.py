@@ -25,27 +25,42 @@ import numpy as np
 from blindstep.errors import InvalidArgument, typed_record
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.frames import Structured
+from blindstep.optimize.learners import ConstantStep, Learner
 from blindstep.planning.bound import estimation_error, moments_of
 from blindstep.planning.estimates import Values
-from blindstep.planning.method import Certified, Problem, SamplerName
+from blindstep.planning.method import Method, Problem, SamplerName, check_tolerance, given
 from blindstep.planning.plan import Plan, finished
 from blindstep.private.schedule import MOST_RELEASES, MOST_RELEASES_IN_A_BLOCK
 
 
 @typed_record
-class Klt(Certified):
+class Klt(Method):
     """The parameters of the paper's successor (Kornowski, Liu & Talwar), by their bound.
 
         bs.Klt(radius=0.1, lipschitz=1.0, gap=1.0)
 
     Attributes:
+        radius: Goldstein radius of the answer: how far around it gradients are averaged.
+        lipschitz: Lipschitz bound of the loss. It is enforced by clamping: privacy does not rest on it.
+        gap: bound on F(start) - inf F.
+        bounds: further bounds to enforce.
+        learner: what turns released gradients into moves. Default: descent with the theorem's step.
         passes: the most passes over the records.
         sampler: the directions: independent ("sphere"), or orthonormal.
     """
 
     name: ClassVar[str] = "klt"
+    radius: float
+    lipschitz: float
+    gap: float
+    bounds: Bounds = Bounds()
+    learner: Learner = ConstantStep()
     passes: int | None = None
     sampler: SamplerName = Structured.name
+
+    def require_tolerance(self, tolerance: float) -> None:
+        """Raise where every point meets the tolerance."""
+        check_tolerance(tolerance, self.lipschitz, self.gap)
 
     def plan(self, problem: Problem) -> Plan:
         """The successor's plan for a number of records."""
@@ -87,7 +102,7 @@ class Klt(Certified):
         moments = moments_of(self.sampler, dim, dim)
         if rounds < 1 or period > MOST_RELEASES_IN_A_BLOCK or moments is None:
             return None
-        known = self.given(problem)
+        known = given(self, problem)
         # Four times the root mean square of a record's GRAD estimate, where that is below the gain.
         clip = min(math.sqrt(dim), 4 * math.sqrt(moments.grad))
         known["bounds"] = known["bounds"] & Bounds(clip=self.lipschitz * clip)

@@ -23,12 +23,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
 from typing import get_type_hints as hints_of
 
-from blindstep.errors import InvalidArgument, count, typed_record
+from blindstep.errors import InvalidArgument, count
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import sampler_named
-from blindstep.optimize.learners import ConstantStep, Learner
+from blindstep.optimize.learners import Learner
 from blindstep.planning.checks import check_privacy, moderate, moderate_bounds, one_of
-from blindstep.planning.theory import Theorem
 from blindstep.private.mechanisms import Mechanism
 from blindstep.private.statement import Privacy
 
@@ -159,44 +158,6 @@ def words_of(method: type) -> dict[str, str]:
     return said
 
 
-@typed_record
-class Certified(Method):
-    """What the methods with a theorem have in common. They certify the stationarity of the answer.
-
-    Attributes:
-        radius: Goldstein radius of the answer: how far around it gradients are averaged.
-        lipschitz: Lipschitz bound of the loss. It is enforced by clamping: privacy does not rest on it.
-        gap: bound on F(start) - inf F.
-        bounds: further bounds to enforce.
-        learner: what turns released gradients into moves. Default: descent with the theorem's step.
-    """
-
-    radius: float
-    lipschitz: float
-    gap: float
-    bounds: Bounds = Bounds()
-    learner: Learner = ConstantStep()
-
-    def require_tolerance(self, tolerance: float) -> None:
-        """Raise where every point meets the tolerance."""
-        below_slope(tolerance, self.lipschitz)
-
-    def given(self, problem: Problem) -> dict[str, Any]:
-        """The fields of a plan that the user gave."""
-        return given(self, problem)
-
-    def theorem(self, problem: Problem) -> Theorem:
-        """The problem as the theorems see it: with smoothing radius / 2 (erratum 5)."""
-        return Theorem(
-            dim=problem.dim,
-            records=problem.records,
-            lipschitz=self.lipschitz,
-            gap=self.gap,
-            smoothing=self.radius / 2,
-            mu=problem.privacy.mu,
-        )
-
-
 def given(method: Any, problem: Problem) -> dict[str, Any]:
     """The fields of a plan that do not depend on how it is planned."""
     bounds, slope = method.bounds or Bounds(), method.lipschitz
@@ -213,8 +174,10 @@ def given(method: Any, problem: Problem) -> dict[str, Any]:
     }
 
 
-def below_slope(tolerance: float, lipschitz: float) -> None:
-    """Raise if a tolerance asks for nothing."""
+def check_tolerance(tolerance: float, lipschitz: float | None, gap: float | None) -> None:
+    """Raise if a tolerance asks for nothing, or for a bound that cannot be worked out."""
+    if lipschitz is None or gap is None:
+        raise InvalidArgument("a tolerance needs lipschitz and gap: the bound is made of them.")
     if tolerance >= lipschitz:
         raise InvalidArgument(
             f"tolerance {tolerance:g} is not below lipschitz {lipschitz:g}: every point "

@@ -12,15 +12,15 @@ from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.gradients import COST
 from blindstep.estimate.scales import ScaleFinder
 from blindstep.optimize.learners import Learner
-from blindstep.planning.estimates import Calibration, Estimate
+from blindstep.planning.estimates import Calibration, Estimate, StartComparison
 from blindstep.planning.method import Problem
 from blindstep.planning.plan import Plan, finished
 
 # sqrt(4%) of a step's budget shows the mean loss.
 CURVE = 0.2
 ROUNDS = 16
-# The share of mu^2 that calibrations along the axes spend: a run with the rest has 8% more noise. Others
-# show histograms alone: they spend what brings noise on these down to 0.04, and at most 6%.
+# The share of mu^2 that calibrations along the axes spend: a run with the rest has 8% more noise.
+# Others show histograms alone: they spend what brings noise on these down to 0.04, and at most 6%.
 _CALIBRATION_SHARE, _CALIBRATION_NOISE, _FAINT_SHARE = 0.15, 0.04, 0.06
 # The most noise in which a histogram for each leaf is worth having.
 LEAF_NOISE = 0.08
@@ -40,6 +40,7 @@ def in_natural_units(
     batch: int,
     reach: float,
     learner: Learner,
+    comparison: StartComparison | None = None,
 ) -> Plan:
     """A plan with calibrations, then steps, each of which shows the loss as well."""
     made = Plan(
@@ -63,6 +64,7 @@ def in_natural_units(
         calibration=calibration,
         curve=CURVE,
         learner=learner,
+        comparison=comparison,
     )
     return finished(made, after=_notes(made, calibration))
 
@@ -96,9 +98,24 @@ def _notes(plan: Plan, calibration: Calibration) -> tuple[str, ...]:
     curve = plan.curve**2 / (1 + plan.curve**2)
     counted = f" (a gradient counts as {COST})" if plan.differentiates else ""
     return (
-        f"{plan.rounds * plan.horizon} steps fall from {plan.reach:.3g} to 0 natural units; about "
+        f"{plan.rounds * plan.horizon} steps {_lengths(plan)}; about "
         f"{plan.evaluations:,} evaluations of the loss{counted}; {curve:.0%} of each step's budget "
         "shows the mean loss.",
         f"{calibration.number} calibrations, with {calibration.share:.0%} of mu^2, find the unit of the "
         "loss and the length of each parameter's unit.",
+        *_compared(plan.comparison),
+    )
+
+
+def _lengths(plan: Plan) -> str:
+    lengths = f"fall from {plan.reach:.3g} to 0 natural units"
+    return f"{lengths}, and grow or shrink as gradients agree" if plan.heeds else lengths
+
+
+def _compared(comparison: StartComparison | None) -> tuple[str, ...]:
+    if comparison is None:
+        return ()
+    return (
+        f"{comparison.number} releases, with {comparison.share:.0%} of mu^2, compare what was found "
+        "with the start.",
     )

@@ -6,21 +6,31 @@ import math
 from typing import ClassVar
 
 from blindstep.errors import InvalidArgument, VacuousPlan, typed_record
+from blindstep.estimate.bounds import Bounds
+from blindstep.optimize.learners import Learner
 from blindstep.planning.estimates import Values
-from blindstep.planning.method import Certified, Oracle, Problem
+from blindstep.planning.method import Method, Oracle, Problem, check_tolerance, given
 from blindstep.planning.plan import Plan, finished
+from blindstep.planning.theory import Theorem, naive_batch
 from blindstep.private.schedule import MOST_RELEASES
 
 
 @typed_record
-class Paper(Certified):
+class Paper(Method):
     """The paper's algorithm, with the parameters of its theorem.
 
-        bs.Paper(radius=0.1, lipschitz=1.0, gap=1.0)
+        bs.Paper(radius=0.1, lipschitz=1.0, gap=1.0)                        # certifies a tolerance
+        bs.Paper(radius=0.1, bounds=bs.Bounds(range=(0, 1)), horizon=8)    # private; certifies nothing
 
-    The run has smoothing radius / 2: a run at delta certifies 2 delta (erratum 5).
+    The run has smoothing radius / 2: a run at delta certifies 2 delta (erratum 5). The theorem chooses
+    the horizon from L and the gap; where one of them is not known, fix horizon or rounds.
 
     Attributes:
+        radius: Goldstein radius of the answer: how far around it gradients are averaged.
+        lipschitz: Lipschitz bound of the loss. It is enforced by clamping: privacy does not rest on it.
+        gap: bound on F(start) - inf F.
+        bounds: further bounds to enforce; needed where there is no Lipschitz bound.
+        learner: what turns released gradients into moves. Default: the theorem's step, if L is known.
         oracle: the paper's own, "variance-reduced", or the "naive" one of its appendix.
         horizon: steps in a round (T); the theorem's if left out.
         rounds: restarts of the learner (K).
@@ -29,15 +39,25 @@ class Paper(Certified):
     """
 
     name: ClassVar[str] = "paper"
+    radius: float
+    lipschitz: float | None = None
+    gap: float | None = None
+    bounds: Bounds = Bounds()
+    learner: Learner | None = None
     oracle: Oracle = "variance-reduced"
     horizon: int | None = None
     rounds: int | None = None
     first_batch: int | None = None
     diff_batch: int | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lipschitz is None:
+            self.bounds.require_finite(needs_diff=False)
+
     def require_tolerance(self, tolerance: float) -> None:
         """Raise unless the theorem chooses horizon and rounds."""
-        super().require_tolerance(tolerance)
+        check_tolerance(tolerance, self.lipschitz, self.gap)
         if self.rounds is not None or self.horizon is not None:
             raise InvalidArgument(
                 "a tolerance leaves horizon and rounds to the planner: do not fix them."
@@ -45,17 +65,18 @@ class Paper(Certified):
 
     def plan(self, problem: Problem) -> Plan:
         """The paper's plan; refused where the theorem promises nothing."""
-        made = self.trial(problem)
-        if self.horizon is not None or self.rounds is not None or not made.vacuous:
+        made, theorem = self.trial(problem), self._theorem(problem)
+        fixed = self.horizon is not None or self.rounds is not None
+        if theorem is None or fixed or not made.vacuous:
             return made
         batch = made.first_batch if self._naive else made.diff_batch
-        order = self.theorem(problem).order_bound(made.horizon, batch, naive=self._naive)
-        if order > self.lipschitz:
+        order = theorem.order_bound(made.horizon, batch, naive=self._naive)
+        if order > theorem.lipschitz:
             raise VacuousPlan(
                 f"the theorem promises nothing here: with {problem.records} records in dimension "
                 f"{problem.dim} at mu = {problem.privacy.mu:g} its bound is {order:.3g} with every "
                 f"constant set to 1, and {made.tolerance:.3g} with its real constants, where L = "
-                f"{self.lipschitz:g} is known beforehand. Bring more records, a larger radius or a "
+                f"{theorem.lipschitz:g} is known beforehand. Bring more records, a larger radius or a "
                 "larger budget (plan with a tolerance to see how many records it takes), or fix "
                 "horizon to run all the same: the privacy guarantee does not depend on the bound."
             )
@@ -70,7 +91,7 @@ class Paper(Certified):
         first, diff_batch = self.first_batch, self.diff_batch or 1
         if naive and first is None:
             fits = records // ((self.horizon or 1) * (self.rounds or 1))
-            first = max(1, min(self.theorem(problem).naive_batch(), fits))
+            first = max(1, min(naive_batch(problem.dim, problem.privacy.mu), fits))
         horizon = self.horizon or self._horizon(problem, first, diff_batch)
         # cor:privacy asks for B1 >= T B2 / 2; the theorem's T + 1 is this at B2 = 1.
         first_batch = first or horizon * diff_batch + 1
@@ -98,13 +119,20 @@ class Paper(Certified):
             diff_batch=diff_batch,
             reach=self.radius / 2 / horizon,
             by_corollary=True,
-            **self.given(problem),
+            **given(self, problem),
         )
         return finished(made, self._notes(problem))
 
     @property
     def _naive(self) -> bool:
         return self.oracle == "naive"
+
+    def _theorem(self, problem: Problem) -> Theorem | None:
+        """The problem as the theorem sees it, with smoothing radius / 2; None without L or the gap."""
+        if self.lipschitz is None or self.gap is None:
+            return None
+        sizes = (problem.dim, problem.records)
+        return Theorem(*sizes, self.lipschitz, self.gap, self.radius / 2, problem.privacy.mu)
 
     def _horizon(self, problem: Problem, first: int | None, diff_batch: int) -> int:
         """The larger of the balancing horizons (erratum 2), as far as one round fits the records."""
@@ -118,7 +146,12 @@ class Paper(Certified):
         if self.rounds is not None:
             return max(1, longest)
         batch = (first or 1) if self._naive else diff_batch
-        wanted = max(self.theorem(problem).balancing_horizons(batch, naive=self._naive))
+        theorem = self._theorem(problem)
+        if theorem is None:
+            raise InvalidArgument(
+                "the theorem chooses the horizon from lipschitz and gap: give both, or fix horizon."
+            )
+        wanted = max(theorem.balancing_horizons(batch, naive=self._naive))
         if first is not None and not self._naive:  # cor:privacy: what B1 costs falls no more
             wanted = min(wanted, 2 * first / diff_batch)
         return max(1, min(math.ceil(wanted), longest))
@@ -129,9 +162,10 @@ class Paper(Certified):
             f"Runs with smoothing {self.radius / 2:g} and certifies radius {self.radius:g}: "
             "a run at delta certifies 2 delta.",
         )
-        if self._naive:
+        theorem = self._theorem(problem)
+        if theorem is None or self._naive:
             return notes
-        free = self.theorem(problem).free_mu()
+        free = theorem.free_mu()
         verb = "is" if problem.privacy.mu >= free else "would be"
         return (
             *notes,

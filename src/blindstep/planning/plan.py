@@ -12,15 +12,14 @@ import numpy as np
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds, Differences, record_bound
 from blindstep.estimate.calibration import CalibrationQuery
-from blindstep.estimate.directions import Moments, Signs, sampler_named
-from blindstep.estimate.estimators import Sharing, ValueEstimator
-from blindstep.estimate.gradients import GradientEstimator
+from blindstep.estimate.comparison import ComparisonQuery
+from blindstep.estimate.directions import Moments, Signs
 from blindstep.estimate.vectors import Estimator
-from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Learner, Pace
+from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Heeding, Learner, Pace
 from blindstep.optimize.machine import Machine
 from blindstep.optimize.prefix import prefix_of
 from blindstep.planning import bound, checks, serialisation
-from blindstep.planning.estimates import Calibration, Estimate, Gradients, Values
+from blindstep.planning.estimates import Calibration, Estimate, Gradients, StartComparison, Values
 from blindstep.planning.theory import BoundParts
 from blindstep.private import accounting
 from blindstep.private.accounting import RECORD
@@ -67,6 +66,7 @@ class Plan:
         by_corollary: whether noise is what Corollary cor:privacy gives, or the least that is enough.
         calibration: how the run finds the scales of the problem; None if it does not.
         curve: weight of the loss in each release, whose mean is then part of the history; 0: none.
+        comparison: how the run compares what it found with its start; None if it does not.
         learner: what turns releases into moves; None: the theorem's step where there is one, else an
             adaptive one.
     """
@@ -93,6 +93,7 @@ class Plan:
     calibration: Calibration | None = None
     curve: float = 0.0
     learner: Learner | None = None
+    comparison: StartComparison | None = None
 
     def __post_init__(self) -> None:
         checks.check(self)
@@ -148,20 +149,7 @@ class Plan:
     @cached_property
     def estimator(self) -> Estimator:
         """How a record's vector is made."""
-        made_of = self.estimate
-        if isinstance(made_of, Gradients):
-            return GradientEstimator(self.dim, self.bounds, curve=self.curve)
-        return ValueEstimator(
-            dim=self.dim,
-            directions=made_of.directions,
-            sampler=sampler_named(made_of.sampler)(),
-            smoothing=made_of.smoothing,
-            reach=self.reach,
-            bounds=self.bounds,
-            sharing=Sharing(made_of.sharing),
-            curve=self.curve,
-            sides=made_of.sides,
-        )
+        return self.estimate.estimator(self.dim, self.reach, self.bounds, self.curve)
 
     @property
     def passes(self) -> int:
@@ -183,13 +171,32 @@ class Plan:
             estimator=self.estimator,
             prefix=prefix_of(self.terms.mechanism),
             learner=self.chosen_learner,
-            pace=Pace(float(self.reach), self.schedule.releases, self.step, widening),
+            pace=Pace(
+                *(float(self.reach), self.schedule.releases, self.step, widening),
+                *self._noise_of_gradient(),
+            ),
             horizon=self.horizon,
         )
 
     @property
+    def heeds(self) -> bool:
+        """Whether the length of steps heeds what was released."""
+        return isinstance(self.learner, Heeding)
+
+    def _noise_of_gradient(self) -> tuple[float, float]:
+        """The standard deviation of the noise on a gradient along one direction, and the blur.
+
+        Along q directions of d, drawn anew for each step, a gradient shows q / d of what noise there
+        is; and what it shows along one direction varies by sqrt((1 - q/d) / d) of its own length.
+        """
+        if self.differentiates or self.sharing != "block":
+            return self.release_std_mean, 0.0
+        shown = self.directions / self.dim
+        return self.release_std_mean * math.sqrt(shown), (1.0 - shown) / self.dim
+
+    @property
     def chosen_learner(self) -> Learner:
-        """The learner; if none was chosen, the theorem's step where there is one, else an adaptive one."""
+        """The learner; if none was chosen, the theorem's step if there is one, else an adaptive one."""
         if self.learner is not None:
             return self.learner
         return AdaptiveStep() if self.step is None else ConstantStep()
@@ -225,9 +232,9 @@ class Plan:
 
     @property
     def steps_mu(self) -> float:
-        """The budget of the steps: calibrations have their share of mu^2."""
-        share = 0.0 if self.calibration is None else self.calibration.share
-        return self.privacy.mu * math.sqrt(1.0 - share)
+        """The budget of the steps: calibrations and the comparison have their shares of mu^2."""
+        parts = (part.share for part in (self.calibration, self.comparison) if part is not None)
+        return self.privacy.mu * math.sqrt(1.0 - sum(parts))
 
     @property
     def calibrations(self) -> int:
@@ -251,10 +258,40 @@ class Plan:
         mu = self.privacy.mu * math.sqrt(self.calibration.share)
         return calibrated(schedule, Independent(1), query.size, query.clip, query.clip, mu)
 
+    @property
+    def comparisons(self) -> int:
+        """Releases after the last step."""
+        return 0 if self.comparison is None else self.comparison.number
+
+    @property
+    def compared(self) -> tuple[int, ...]:
+        """The rounds whose means are compared with the start, the one to be taken first."""
+        return tuple(dict.fromkeys((self.rounds - 1, (self.rounds - 1) // 2)))
+
+    @property
+    def comparison_query(self) -> ComparisonQuery:
+        """What a comparison asks of a record."""
+        return ComparisonQuery(len(self.compared))
+
+    @cached_property
+    def comparison_terms(self) -> Terms | None:
+        """The terms of the comparison; None without one."""
+        if self.comparison is None:
+            return None
+        batch, query = self.comparison.batch, self.comparison_query
+        schedule = Schedule(self.records, batch, batch, 1, self.comparison.number)
+        mu = self.privacy.mu * math.sqrt(self.comparison.share)
+        return calibrated(schedule, Independent(1), query.size, query.clip, query.clip, mu)
+
+    @property
+    def all_terms(self) -> tuple[Terms, ...]:
+        """The terms of all that a run releases: calibrations, steps and the comparison."""
+        every = (self.calibration_terms, self.terms, self.comparison_terms)
+        return tuple(terms for terms in every if terms is not None)
+
     def statement(self, *, seeded: bool, unit: str = RECORD) -> Statement:
-        """What a whole run guarantees: its looks, if it has any, and its steps."""
-        parts = [terms for terms in (self.calibration_terms, self.terms) if terms is not None]
-        each = (statement(terms, self.delta, seeded=seeded, unit=unit) for terms in parts)
+        """What a whole run guarantees: its calibrations, its steps and its comparison."""
+        each = (statement(terms, self.delta, seeded=seeded, unit=unit) for terms in self.all_terms)
         return compose_statements(list(each))
 
     @property
@@ -263,10 +300,13 @@ class Plan:
         grad, diff = (self.estimator.evaluations(kind) for kind in Kind)
         block = grad * self.first_batch + diff * self.diff_batch * (self.period - 1)
         steps = block * self.rounds * (self.horizon // self.period)
-        if self.calibration is None:
-            return steps
-        asked = self.calibration.number * self.calibration.batch
-        return steps + asked * self.calibration_query.evaluations
+        if self.calibration is not None:
+            asked = self.calibration.number * self.calibration.batch
+            steps += asked * self.calibration_query.evaluations
+        if self.comparison is not None:
+            asked = self.comparison.number * self.comparison.batch
+            steps += asked * self.comparison_query.evaluations
+        return steps
 
     @property
     def noise_std(self) -> float:
@@ -291,8 +331,7 @@ class Plan:
     @cached_property
     def mu(self) -> float:
         """What the run spends of its budget: the Gaussian-DP parameter of all its releases."""
-        calibrations = () if self.calibration_terms is None else (self.calibration_terms.mu(),)
-        return accounting.compose([self.terms.mu(), *calibrations])
+        return accounting.compose(terms.mu() for terms in self.all_terms)
 
     # -- what it promises -------------------------------------------------------------------------
 

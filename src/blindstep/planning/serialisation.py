@@ -19,7 +19,7 @@ from blindstep.estimate.bounds import Bounds
 from blindstep.ledger import files
 from blindstep.optimize.learners import ConstantStep, Learner, learner_from_dict, learner_to_dict
 from blindstep.planning import bound
-from blindstep.planning.estimates import ESTIMATES, Calibration, Estimate
+from blindstep.planning.estimates import ESTIMATES, Calibration, Estimate, StartComparison
 from blindstep.private.statement import Privacy
 
 if TYPE_CHECKING:
@@ -108,8 +108,9 @@ def _value(name: str, value: Any, hint: Any) -> Any:
     if hint == Estimate and isinstance(value, dict) and value.get("kind") in ESTIMATES:
         parts = {each: part for each, part in value.items() if each != "kind"}
         return _record(name, parts, ESTIMATES[value["kind"]])
-    if hint == Calibration | None and isinstance(value, dict):
-        return _record(name, value, Calibration)
+    for part in (Calibration, StartComparison):
+        if hint == part | None and isinstance(value, dict):
+            return _record(name, value, part)
     if hint is Bounds and isinstance(value, dict) and value.keys() <= Bounds.__annotations__.keys():
         return Bounds(**{each: _bound(each, at) for each, at in value.items()})
     for each_hint in (str, int):
@@ -121,7 +122,7 @@ def _value(name: str, value: Any, hint: Any) -> Any:
         return value
     if hint == Learner | None and isinstance(value, dict):
         return learner_from_dict(value)
-    if hint in (Calibration | None, Learner | None) and value is None:
+    if hint in (Calibration | None, StartComparison | None, Learner | None) and value is None:
         return None
     raise _refused(f"{name} cannot be {value!r}")
 

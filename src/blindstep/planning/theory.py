@@ -57,13 +57,6 @@ class Theorem:
         private = (self.dim**1.5 * scale / (batch * self.mu)) ** (2 / 3 if naive else 1 / 2)
         return statistical, private
 
-    def naive_batch(self) -> int:
-        """The batch with which the naive oracle has its printed rate, about d^(3/2) / mu.
-
-        Twice that, since a batch has sensitivity 2 d L / B (errata 8 and 9).
-        """
-        return math.ceil(2 * self.dim**1.5 / self.mu)
-
     def free_mu(self) -> float:
         """Privacy costs nothing, to the order of the theorem, from this mu upwards.
 
@@ -84,6 +77,14 @@ class Theorem:
     def _slope(self, batch: int) -> float:
         """The larger of sqrt(d / B) and 1: errors of the estimates, and regret, in units of L."""
         return max(math.sqrt(self.dim / batch), 1.0)
+
+
+def naive_batch(dim: int, mu: float) -> int:
+    """The batch with which the naive oracle has its printed rate, about d^(3/2) / mu.
+
+    Twice that, since a batch has sensitivity 2 d L / B (errata 8 and 9).
+    """
+    return math.ceil(2 * dim**1.5 / mu)
 
 
 def clip_bias(moments: Moments, clip: float) -> float:

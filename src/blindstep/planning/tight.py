@@ -25,7 +25,7 @@ from blindstep.planning.method import (
     Oracle,
     Problem,
     SamplerName,
-    below_slope,
+    check_tolerance,
     given,
 )
 from blindstep.planning.plan import Plan, finished
@@ -41,8 +41,8 @@ _CLIP_DIRECTIONS = 256
 class Tight(Method):
     """A plan in units of the parameters: the one of least explicit bound, if L and the gap are known.
 
-        bs.Tight(radius=0.1, lipschitz=1.0, gap=1.0)          # certifies a tolerance
-        bs.Tight(radius=0.1, bounds=bs.Bounds(clip=1.0))      # as private for any loss; certifies nothing
+        bs.Tight(radius=0.1, lipschitz=1.0, gap=1.0)      # certifies a tolerance
+        bs.Tight(radius=0.1, bounds=bs.Bounds(clip=1.0))  # as private for any loss; certifies nothing
 
     Whatever is fixed stays as it is. With several passes and no batches of your own, the plan either
     makes one pass or takes all records in every step.
@@ -121,9 +121,7 @@ class Tight(Method):
 
     def require_tolerance(self, tolerance: float) -> None:
         """Raise unless L and the gap are known and the planner has its way."""
-        if self.lipschitz is None or self.gap is None:
-            raise InvalidArgument("a tolerance needs lipschitz and gap: the bound is made of them.")
-        below_slope(tolerance, self.lipschitz)
+        check_tolerance(tolerance, self.lipschitz, self.gap)
         if self.rounds is not None or self.horizon is not None:
             raise InvalidArgument(
                 "a tolerance leaves horizon and rounds to the planner: do not fix them."

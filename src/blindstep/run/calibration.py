@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from blindstep.estimate.calibration import CalibrationQuery
+from blindstep.estimate.comparison import ComparisonQuery
 from blindstep.estimate.scales import ScaleFinder, Scales, along
 from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.session import Session
@@ -34,6 +35,8 @@ from blindstep.run.loop import records_of
 
 Points = Float[np.ndarray, "evaluations dim"]
 Answers = Float[np.ndarray, "batch evaluations"]
+# What is asked of a record: a look, or a comparison with the start.
+Asked = CalibrationQuery | ComparisonQuery
 # Where a look evaluates, in the form that its driver uses.
 Where = TypeVar("Where")
 # The folder of the run directory in which looks are kept.
@@ -97,15 +100,15 @@ def run_calibration(
 
 
 def calibrate_on_loss(
-    gate: Gate, loss: Loss, space: ParameterSpace, data: PyTree, plan: Plan
-) -> Callable[[Points, float], Float[np.ndarray, " size"]]:
-    """Looks at a loss that JAX can trace."""
+    gate: Gate, loss: Loss, space: ParameterSpace, data: PyTree, query: Asked
+) -> Callable[[Points, Any], Float[np.ndarray, " size"]]:
+    """Looks at a loss that JAX can trace, or comparisons of it."""
 
-    def release(points: Points, distance: float) -> Float[np.ndarray, " size"]:
+    def release(points: Points, distance: Any) -> Float[np.ndarray, " size"]:
         def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
             permit, records = records_of(permit, data)
             at = (jnp.asarray(points), jnp.asarray(distance))
-            return _release(permit, memory, plan.calibration_query, loss, space, records, *at)
+            return _release(permit, memory, query, loss, space, records, *at)
 
         return np.asarray(gate.through(program))
 
@@ -116,7 +119,7 @@ def calibrate_on_loss(
 def _release(
     permit: Permit,
     memory: Memory,
-    calibration: CalibrationQuery,
+    query: Asked,
     loss: Loss,
     space: ParameterSpace,
     data: PyTree,
@@ -129,17 +132,17 @@ def _release(
         return jax.vmap(lambda point: checked(space.unflatten(point), record))(points)
 
     def vector(records: PyTree) -> Float[Array, "some size"]:
-        return calibration.vector(jax.vmap(values)(records), distance)
+        return query.vector(jax.vmap(values)(records), distance)
 
-    return release_records(permit, memory, Kind.GRAD, data, vector, calibration.evaluations)
+    return release_records(permit, memory, Kind.GRAD, data, vector, query.evaluations)
 
 
 def calibrate_on_answers(
-    session: Session, plan: Plan, answer: Callable[[Where, Int[np.ndarray, " batch"]], Answers]
-) -> Callable[[Where, float], Float[np.ndarray, " size"]]:
+    session: Session, query: Asked, answer: Callable[[Where, Int[np.ndarray, " batch"]], Answers]
+) -> Callable[[Where, Any], Float[np.ndarray, " size"]]:
     """Looks at values that come from elsewhere: saved before they are released, and used again."""
 
-    def release(points: Where, distance: float) -> Float[np.ndarray, " size"]:
+    def release(points: Where, distance: Any) -> Float[np.ndarray, " size"]:
         gate = session.gate
         if "answers" in session.saved and int(session.saved["step"]) == gate.position:
             answers = session.saved["answers"]
@@ -150,7 +153,7 @@ def calibrate_on_answers(
 
         def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
             given = (jnp.asarray(answers), jnp.asarray(distance))
-            return _release_answers(permit, memory, plan.calibration_query, *given)
+            return _release_answers(permit, memory, query, *given)
 
         return np.asarray(gate.through(program, answers=answers.ravel()))
 
@@ -161,12 +164,12 @@ def calibrate_on_answers(
 def _release_answers(
     permit: Permit,
     memory: Memory,
-    calibration: CalibrationQuery,
+    query: Asked,
     answers: Float[Array, "batch evaluations"],
     distance: Any,
 ) -> tuple[Memory, Float[Array, " size"]]:
     return release_answers(
-        permit, memory, Kind.GRAD, answers, lambda own: calibration.vector(own, distance)
+        permit, memory, Kind.GRAD, answers, lambda own: query.vector(own, distance)
     )
 
 

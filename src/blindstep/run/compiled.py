@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from blindstep.estimate.comparison import Comparison
 from blindstep.estimate.gradients import vectors_of_loss
 from blindstep.estimate.scales import Scales
 from blindstep.estimate.vectors import Vectors
@@ -35,10 +36,12 @@ from blindstep.run.calibration import (
     scaled_start,
     scales_from,
 )
+from blindstep.run.choice import compare, open_comparison
 from blindstep.run.loop import Run, records_of, take_step, traced
+from blindstep.run.outcome import is_doubted
 from blindstep.run.planned import Call
 from blindstep.run.progress import RunProgress
-from blindstep.run.result import Result, result_of
+from blindstep.run.result import Result, compared_with, result_of
 
 Carry = tuple[Memory, State]
 # Evaluations beside which calling the program, and an entry in the ledger, take little time.
@@ -80,7 +83,16 @@ def run_compiled(loss: Loss, params: PyTree, data: PyTree, call: Call) -> Result
                     lambda: _run(run, data, plan, inside, machine, session, bar)
                 )
                 about = (plan, space, session.gate, done.means, done.info(), scales)
-                return result_of(*about, protected=unit)
+                found = result_of(*about, protected=unit)
+            if plan.comparison is None:
+                return found
+            known = functools.partial(fingerprints.of_run, loss, params, data, group)
+            with open_comparison(plan, storage, known, seed, unit, group) as session:
+                bar.follow(session)
+                compared = telling_failures(
+                    lambda: _compare(loss, params, data, plan, space, session, found)
+                )
+            return compared_with(found, params, compared)
 
 
 def _calibrate(
@@ -89,9 +101,24 @@ def _calibrate(
     """Find the scales of the problem."""
     origin = np.asarray(space.flatten(params))
     placed = data if on_disk(data) else pytrees.place(data)
-    return scales_from(
-        plan, session, origin, calibrate_on_loss(session.gate, loss, space, placed, plan)
-    )
+    release = calibrate_on_loss(session.gate, loss, space, placed, plan.calibration_query)
+    return scales_from(plan, session, origin, release)
+
+
+def _compare(
+    loss: Loss,
+    params: PyTree,
+    data: PyTree,
+    plan: Plan,
+    space: ParameterSpace,
+    session: Session,
+    found: Result,
+) -> Comparison:
+    """Ask the records whether what was found is better than the start."""
+    placed = data if on_disk(data) else pytrees.place(data)
+    release = calibrate_on_loss(session.gate, loss, space, placed, plan.comparison_query)
+    doubted = is_doubted(plan, found.history)
+    return compare(plan, session, np.asarray(space.flatten(params)), found.means, release, doubted)
 
 
 def _run(

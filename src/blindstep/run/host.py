@@ -32,10 +32,12 @@ from blindstep.planning.plan import Plan
 from blindstep.run import planned
 from blindstep.run.ask_tell import Optimizer
 from blindstep.run.calibration import calibrate_on_answers, open_calibration, scales_from
+from blindstep.run.choice import compare, open_comparison
+from blindstep.run.outcome import is_doubted
 from blindstep.run.planned import Call, plan_for, refuse_gradients
 from blindstep.run.progress import RunProgress
 from blindstep.run.query import BatchQuery
-from blindstep.run.result import Result
+from blindstep.run.result import Result, compared_with
 
 # Pieces of a step: two workers then wait at most 1/32 of the step for the last one, and dozens of
 # workers still find work. Handing out a task costs an engine 1 to 3 ms, so the first three quarters
@@ -84,10 +86,14 @@ def run_on_host(loss: Loss, params: PyTree, data: PyTree, call: Call, host: Host
             ) as opt:
                 opt.shown_by(bar)
                 _answer(opt, data, work, engine)
+                found = opt.result()
+            if plan.comparison is not None:
+                asked = (plan, params, data, work, engine, storage, seed, unit, bar)
+                found = _compared(found, *asked)
     finally:
         engine.close()
         isolation.dismiss()
-    return opt.result()
+    return found
 
 
 def _work(
@@ -141,7 +147,39 @@ def _calibrate(
         origin = np.asarray(work.space.flatten(params))
         with open_calibration(plan, storage, known, seed, unit) as session:
             bar.follow(session)
-            return scales_from(plan, session, origin, calibrate_on_answers(session, plan, answer))
+            release = calibrate_on_answers(session, plan.calibration_query, answer)
+            return scales_from(plan, session, origin, release)
+
+
+def _compared(
+    found: Result,
+    plan: Plan,
+    params: PyTree,
+    data: PyTree,
+    work: Work,
+    engine: Engine,
+    storage: Storage,
+    seed: int | None,
+    unit: str,
+    bar: RunProgress,
+) -> Result:
+    """Ask the records whether what was found is better than the start."""
+
+    def known() -> fingerprints.Fingerprints:
+        return fingerprints.of_questions(storage.cohort, params, data)
+
+    def answer(points: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        values = engine.perform(list(_pieces(points, rows, data, work)))
+        return np.concatenate(values).reshape(len(rows), -1)
+
+    with jax.enable_x64(True):
+        start = np.asarray(work.space.flatten(params))
+        with open_comparison(plan, storage, known, seed, unit) as session:
+            bar.follow(session)
+            release = calibrate_on_answers(session, plan.comparison_query, answer)
+            doubted = is_doubted(plan, found.history)
+            compared = compare(plan, session, start, found.means, release, doubted)
+            return compared_with(found, params, compared)
 
 
 def _pieces(points: np.ndarray, rows: np.ndarray, data: PyTree, work: Work) -> Iterator[Task]:

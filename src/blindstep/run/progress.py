@@ -53,7 +53,7 @@ class RunProgress:
             expand=True,
             disable=not show or not (console.is_terminal or console.is_jupyter),
         )
-        self._total = plan.calibrations + plan.schedule.releases
+        self._total = plan.calibrations + plan.schedule.releases + plan.comparisons
         self._task = self._bar.add_task("", total=self._total, said="")
         self._sessions: list[Session] = []
         self._lines, self._values = 0, None
@@ -74,11 +74,19 @@ class RunProgress:
     def _moved(self) -> None:
         """Something was charged or released."""
         session, plan = self._sessions[-1], self._plan
-        looking = len(self._sessions) == 1 and plan.calibrations > 0
-        done = session.position + (0 if looking else plan.calibrations)
-        number = f"look {done}/{plan.calibrations}"
-        if not looking:
-            number = f"step {session.position}/{plan.schedule.releases}"
+        # Looks, steps, comparisons: as far as the plan has them, one session after the other.
+        stages = [
+            (name, size)
+            for name, size in (
+                ("look", plan.calibrations),
+                ("step", plan.schedule.releases),
+                ("comparison", plan.comparisons),
+            )
+            if size
+        ]
+        which = min(len(self._sessions), len(stages)) - 1
+        done = session.position + sum(size for _, size in stages[:which])
+        number = f"{stages[which][0]} {session.position}/{stages[which][1]}"
         if not self._bar.disable:
             self._bar.update(self._task, completed=done, description=number, said=self._said())
         elif done * _LINES // self._total > self._lines:

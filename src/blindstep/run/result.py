@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from blindstep.estimate.comparison import Comparison
 from blindstep.estimate.scales import Scales
 from blindstep.estimate.vectors import LARGEST
 from blindstep.losses.pytrees import ParameterSpace
@@ -24,6 +25,7 @@ from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate
 from blindstep.private.noise import public_stream
 from blindstep.private.statement import RECORD, Statement
+from blindstep.run.outcome import Outcome, outcome_of
 
 
 @runtime_checkable
@@ -59,8 +61,9 @@ class Result:
         plan: the plan that was run.
         history: public quantities over the run.
         space: how flat vectors map to parameters.
-        best_round: which round `params` is the mean of.
+        best_round: which round `params` is the mean of; None where it is the start.
         scales: the natural units that the run has found; None where it used the user's.
+        comparison: by how much rounds were better than the start; None where that was not asked.
     """
 
     params: PyTree
@@ -70,16 +73,17 @@ class Result:
     plan: Plan
     history: History
     space: ParameterSpace
-    best_round: int = -1
+    best_round: int | None = -1
     scales: Scales | None = None
+    comparison: Comparison | None = None
 
     @property
-    def outcome(self) -> str:
+    def outcome(self) -> Outcome:
         """How the run went and what would help, in a sentence or two, from releases alone."""
         points = self.means
         if self.scales is not None:
             points = self.scales.natural(points)
-        return sentence(self.plan, self.history, points)
+        return outcome_of(self.plan, self.history, points, self.comparison)
 
     @property
     def round_means(self) -> list[PyTree]:
@@ -92,9 +96,12 @@ class Result:
         return self.space.unflatten(self.means[self.random_round])
 
     def __str__(self) -> str:
+        which = "the start"
+        if self.best_round is not None:
+            which = f"mean of round {self.best_round % self.plan.rounds + 1}"
         return (
             f"{self.plan.rounds} rounds of {self.plan.horizon} steps, method {self.plan.method}; "
-            f"params: mean of round {self.best_round % self.plan.rounds + 1}.\n{self.outcome}\n"
+            f"params: {which}.\n{self.outcome}\n"
             f"{self.privacy}"
         )
 
@@ -135,6 +142,13 @@ def result_of(
     )
 
 
+def compared_with(result: Result, start: PyTree, comparison: Comparison) -> Result:
+    """The result once it was compared with the start: the start, unless a round is better than it."""
+    best = comparison.best
+    params = start if best is None else result.space.unflatten(result.means[best])
+    return replace(result, params=params, best_round=best, comparison=comparison)
+
+
 def history_of(plan: Plan, info: StepInfo, unit: float) -> History:
     """The history of a finished run; `unit` is that of its loss."""
     shape = plan.rounds, plan.horizon
@@ -152,8 +166,6 @@ def history_of(plan: Plan, info: StepInfo, unit: float) -> History:
 
 # Standard deviations of the noise beyond which a difference is no chance.
 _SURE = 3.0
-# A path whose ends are this much of its length apart goes one way.
-_STRAIGHT = 0.9
 
 
 def best_round(history: History) -> int:
@@ -169,71 +181,6 @@ def best_round(history: History) -> int:
     lowest = int(np.argmin(means))
     doubt = _SURE * math.sqrt(2.0 / horizon) * history.loss_std
     return lowest if means[lowest] < means[-1] - doubt else rounds - 1
-
-
-def sentence(plan: Plan, history: History, means: Float[np.ndarray, "rounds dim"] | None) -> str:
-    """Lost in noise, still travelling or settled, and what would help.
-
-    `means` are those of the rounds, in the units of the plan; None where they are too large to keep.
-    """
-    steps = history.gradient_norm.ravel()
-    noise = math.sqrt(plan.size) * plan.release_std_mean
-    # Signal to noise, in squares, while there was most to see.
-    early = steps[: max(2, len(steps) // 16)]
-    heard = float(np.mean(early**2)) / noise**2 - 1.0
-    doubt = _SURE * math.sqrt(2.0 / (plan.size * len(early)))
-    if heard < doubt and not _fell(history):
-        return (
-            "Lost in noise: the releases show nothing beyond it. More records, a larger epsilon or "
-            "fewer parameters would help."
-        )
-    if not plan.natural_units:
-        moves = history.move_norm.ravel()
-        if np.mean(moves[len(moves) // 2 :]) > 0.9 * plan.reach:
-            return (
-                "Still travelling: nearly every step was as long as it may be. More steps (passes) or "
-                "a longer reach would help."
-            )
-        return "Settled: steps became shorter than they may be."
-    if means is None and _fell(history, since=0.5):
-        return (
-            "Still falling: the loss went down until the end. More evaluations would help, or going on "
-            "from here with more budget."
-        )
-    if means is not None and _straight(means[len(means) // 2 :]) > _STRAIGHT:
-        return (
-            "Still travelling: the path was straight until the end. A start nearer to the answer "
-            "would help, or going on from here with more budget."
-        )
-    clear = (
-        "the gradient stood out from the noise" if heard > 1.0 else "noise was most of each step"
-    )
-    more = "" if heard > 1.0 else " More records or a larger epsilon would help."
-    settled = "the loss fell no more" if means is None else "the path turned round"
-    return f"Settled: {settled} before the end, and {clear}.{more}"
-
-
-def _straight(points: Float[np.ndarray, "some dim"]) -> float:
-    """How straight a path is: the distance of its ends over its length."""
-    length = float(np.sum(np.linalg.norm(np.diff(points, axis=0), axis=1)))
-    return float(np.linalg.norm(points[-1] - points[0])) / length if length > 0 else 0.0
-
-
-def _fell(history: History, since: float = 0.0) -> bool:
-    """Whether the loss fell between the halves of the run, beyond doubt and by over 1%.
-
-    Of the part of the run that begins at the share `since` of it.
-    """
-    if history.loss is None or history.loss_std is None:
-        return False
-    values = history.loss.ravel()
-    values = values[int(since * len(values)) :]
-    half = len(values) // 2
-    if half == 0:
-        return False
-    before, after = float(np.mean(values[:half])), float(np.mean(values[half:]))
-    doubt = _SURE * history.loss_std * math.sqrt(2.0 / half)
-    return before - after > max(doubt, 0.01 * abs(float(values[0])))
 
 
 @dataclass(frozen=True)

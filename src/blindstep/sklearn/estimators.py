@@ -1,7 +1,7 @@
 """The estimators: scikit-learn's interface around one private run.
 
-`blindstep.minimize` trains, with nothing but a budget: the run itself finds the scale of the loss, of each
-weight and of its steps, inside its budget (docs/self-scaling.md).
+`blindstep.minimize` trains, with nothing but a budget: the run itself finds the scale of the loss, of
+each weight and of its steps, inside its budget (docs/self-scaling.md).
 
 What is private, and what is not. `blindstep.minimize` computes the weights: replacing one row of
 (X, y), or all rows of one person, changes their distribution by no more than `privacy_` says.
@@ -17,8 +17,9 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY
 from numbers import Integral
-from typing import Any, no_type_check
+from typing import Any, TypeVar, dataclass_transform, no_type_check
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -36,35 +37,35 @@ from blindstep.private.statement import Privacy, round_up
 from blindstep.run.minimize import minimize
 from blindstep.sklearn import models
 
+_Model = TypeVar("_Model")
 
+
+@dataclass_transform(eq_default=False)
+def _parameters(cls: type[_Model]) -> type[_Model]:
+    """A constructor that keeps the parameters as they are given, made from the fields.
+
+    scikit-learn's rule: a constructor takes anything, `fit` checks it.
+    """
+    made: Any = dataclasses.dataclass(eq=False, repr=False)(cls)
+    made.__init__ = no_type_check(made.__init__)
+    return made
+
+
+@_parameters
 class _PrivateModel(BaseEstimator):
     """What both estimators share: parameters and the run."""
 
-    @no_type_check  # scikit-learn's rule: a constructor takes anything, `fit` checks it
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        *,
-        loss: str | Callable[..., Any] = "absolute",
-        hidden: tuple[int, ...] = (),
-        method: Method | None = None,
-        rows: int | None = None,
-        random_state: Any = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        ledger: str | os.PathLike[str] | None = None,
-        budget: Privacy | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.loss = loss
-        self.hidden = hidden
-        self.method = method
-        self.rows = rows
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.ledger = ledger
-        self.budget = budget
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    _: KW_ONLY
+    loss: str | Callable[..., Any] = "absolute"
+    hidden: tuple[int, ...] = ()
+    method: Method | None = None
+    rows: int | None = None
+    random_state: Any = None
+    checkpoint: str | os.PathLike[str] | None = None
+    ledger: str | os.PathLike[str] | None = None
+    budget: Privacy | None = None
 
     def _train(
         self,
@@ -145,6 +146,7 @@ def _has_probabilities(model: Any) -> bool:
     return model.loss == "logistic"
 
 
+@_parameters
 class PrivateClassifier(ClassifierMixin, _PrivateModel):
     """A private linear or small ReLU classifier, trained from values of any per-record loss.
 
@@ -186,27 +188,9 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
         n_features_in_: columns of X.
     """
 
-    @no_type_check  # scikit-learn's rule: a constructor takes anything, `fit` checks it
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        *,
-        loss: str | Callable[..., Any] = "logistic",
-        hidden: tuple[int, ...] = (),
-        classes: Sequence[Any] | None = None,
-        method: Method | None = None,
-        rows: int | None = None,
-        random_state: Any = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        ledger: str | os.PathLike[str] | None = None,
-        budget: Privacy | None = None,
-    ) -> None:
-        shared = dict(locals())
-        for own in ("self", "classes", "__class__"):
-            del shared[own]
-        super().__init__(**shared)
-        self.classes = classes
+    _: KW_ONLY
+    loss: str | Callable[..., Any] = "logistic"
+    classes: Sequence[Any] | None = None
 
     def fit(self, X: Any, y: Any, people: Any = None) -> PrivateClassifier:
         """Train privately on rows X with labels y. One row of (X, y) is one person.

@@ -97,7 +97,7 @@ def _calibrate(
     def answer(shifts: list[Shift], rows: np.ndarray) -> np.ndarray:
         return group.values(rows, shifts)
 
-    release = calibrate_on_answers(session, plan, answer)
+    release = calibrate_on_answers(session, plan.calibration_query, answer)
     run_calibration(plan, session, finder, shifts, release)
     units = finder.units()
     weights = group.weights

@@ -19,7 +19,7 @@ from blindstep.errors import InvalidArgument
 from blindstep.ledger import files
 from blindstep.planning.plan import Plan
 from blindstep.private.statement import Statement
-from blindstep.run import result
+from blindstep.run.outcome import outcome_of
 from blindstep.run.result import History
 from blindstep.torch.replay import ModelPath, Replay
 from blindstep.torch.weights import Weights
@@ -55,7 +55,7 @@ class TunedModel:
     @property
     def outcome(self) -> str:
         """How the run went and what would help, in a sentence or two, from releases alone."""
-        return result.sentence(self.plan, self.history, None)
+        return outcome_of(self.plan, self.history, None)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tuned model as a small file: `blindstep.torch.load` makes it from the base model.

@@ -1,0 +1,160 @@
+"""A comparison: by how much candidates are better than the start, for each record against its own loss.
+
+A record evaluates the loss f at the start x_0 and at k candidates x_j, and hands its differences
+f(x_j) - f(x_0) to the gate, in one of two forms:
+
+- at first, to find how large they are: a 1 around the place of log2 |f(x_j) - f(x_0)|, in one histogram
+  where it is a rise and in another where it is a fall;
+- then the differences themselves, each clamped by a limit that was read from the histograms: a fall
+  counts up to the limit, a rise up to three times it. Few large rises among many small falls are what
+  a mean of clamped differences would hide; so what is not known counts for the start.
+
+Either vector is at most sqrt(k) long. A record whose loss is a finite number at the start and none at a
+candidate counts as the largest rise: a loss that breaks is no gain.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from blindstep.estimate.calibration import FIRST, PLACES, place
+
+# The first release shows histograms, the others the differences.
+RELEASES = 3
+# A place of a histogram holds records if it holds more than so many standard deviations of its noise.
+_SURE = 4.0
+# A difference counts from -1 to so many limits; the middle and half the width of that.
+_RISE = 3.0
+_MIDDLE, _HALF = (_RISE - 1.0) / 2.0, (_RISE + 1.0) / 2.0
+# A candidate is better than the start if it is so by so many standard deviations.
+BETTER = 2.0
+# How much wider limits are where the slopes at the start did not stand out from the noise.
+_WIDER = 8.0
+
+
+class ComparisonQuery(eqx.Module):
+    """How a record's values become its vector.
+
+    Attributes:
+        candidates: k, how many points are compared with the start.
+    """
+
+    candidates: int = eqx.field(static=True)
+
+    @property
+    def size(self) -> int:
+        """Length of a record's vector."""
+        return self.candidates * (2 * PLACES + 1)
+
+    @property
+    def clip(self) -> float:
+        """The longest that a record's vector can be."""
+        return math.sqrt(self.candidates)
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the loss that a release asks of a record: at the start, and at candidates."""
+        return 1 + self.candidates
+
+    def vector(
+        self, values: Float[Array, "*records evaluations"], limits: Float[Array, " candidates"]
+    ) -> Float[Array, "*records size"]:
+        """A record's vector from its values at the start and the candidates.
+
+        Limits of 0 ask for the histograms. Guarantee: it depends on that record's values and on public
+        numbers alone, and it is at most `clip` long.
+        """
+        values = values.astype(jnp.float64)
+        difference = values[..., 1:] - values[..., :1]
+        start, there = jnp.isfinite(values[..., :1]), jnp.isfinite(values[..., 1:])
+        gained = jnp.where(start, jnp.inf, jnp.where(there, -jnp.inf, 0.0))
+        difference = jnp.where(start & there, difference, gained)
+        rises = place(jnp.where(difference > 0, difference, 0.0))
+        falls = place(jnp.where(difference < 0, -difference, 0.0))
+        histograms = jnp.concatenate([rises, falls], axis=-1)
+        histograms = histograms.reshape(*histograms.shape[:-2], -1)
+        known = limits > 0
+        shown = jnp.clip(difference / jnp.where(known, limits, 1.0), -1.0, _RISE)
+        shown = jnp.where(known, (shown - _MIDDLE) / _HALF, 0.0)
+        none = ~jnp.any(known)
+        return jnp.concatenate(
+            [jnp.where(none, histograms, 0.0), jnp.where(none, 0.0, shown)], axis=-1
+        )
+
+    def limits(
+        self, release: Float[np.ndarray, " size"], noise: float, doubted: bool = False
+    ) -> Float[np.ndarray, " candidates"]:
+        """The largest difference that a number of records have, from a release of histograms.
+
+        `noise` is the standard deviation on each coordinate. 0 where nothing stands out of the noise.
+        With a gain that is `doubted` limits are wider: noise may hide the larger differences.
+        """
+        histograms = np.asarray(release[: self.candidates * 2 * PLACES])
+        holds = histograms.reshape(self.candidates, 2, PLACES) > _SURE * noise
+        places = np.arange(PLACES)
+        highest = np.max(np.where(np.any(holds, axis=1), places, -1), axis=-1)
+        # A place is shared by sizes up to twice its own.
+        wider = _WIDER if doubted else 1.0
+        return np.where(highest >= 0, wider * 2.0 ** (highest + 1.0 + FIRST), 0.0)
+
+    def differences(self, release: Float[np.ndarray, " size"]) -> Float[np.ndarray, " candidates"]:
+        """The mean clamped differences in a release of them, as shares of the limits."""
+        return _MIDDLE + _HALF * np.asarray(release[-self.candidates :])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison showed: functions of releases.
+
+    Attributes:
+        rounds: of which rounds the means were compared with the start.
+        difference: by how much the mean loss is higher than at the start, each record's difference
+            clamped to -1 to 3 times `limit`.
+        std: the standard deviation of the noise on each.
+        limit: the largest fall that counts, found from the records; 0 where nothing was seen.
+    """
+
+    rounds: tuple[int, ...]
+    difference: Float[np.ndarray, " candidates"]
+    std: Float[np.ndarray, " candidates"]
+    limit: Float[np.ndarray, " candidates"]
+
+    @property
+    def better(self) -> Bool[np.ndarray, " candidates"]:
+        """Which candidates are better than the start beyond their noise."""
+        return (self.limit > 0) & (self.difference < -BETTER * self.std)
+
+    @property
+    def best(self) -> int | None:
+        """The round to take; None: the start.
+
+        Of those that are better than the start the first in `rounds`, unless another one is better than
+        that beyond the noise of both.
+        """
+        if not np.any(self.better):
+            return None
+        chosen = int(np.argmax(self.better))
+        for other in np.flatnonzero(self.better):
+            doubt = BETTER * math.hypot(float(self.std[chosen]), float(self.std[other]))
+            if self.difference[other] < self.difference[chosen] - doubt:
+                chosen = int(other)
+        return self.rounds[chosen]
+
+
+def read(
+    query: ComparisonQuery,
+    releases: Float[np.ndarray, "releases size"],
+    limits: Float[np.ndarray, " candidates"],
+    noise: float,
+    rounds: tuple[int, ...],
+) -> Comparison:
+    """What all releases of a comparison show together."""
+    every = np.stack([query.differences(each) for each in releases[1:]])
+    std = limits * _HALF * noise / math.sqrt(len(every))
+    return Comparison(rounds, limits * np.mean(every, axis=0), std, limits)

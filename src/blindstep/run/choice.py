@@ -1,0 +1,72 @@
+"""The last thing that a run asks: is what it found better than the start?
+
+A comparison is a run of its own for the ledger, as looks are: its own gate and noise key, in the folder
+`comparison` of the run directory, charged before it releases and resumed bit for bit. What it costs is
+part of `plan.mu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from blindstep.estimate.comparison import Comparison, read
+from blindstep.ledger.fingerprints import Fingerprints
+from blindstep.ledger.session import Session
+from blindstep.ledger.storage import Storage
+from blindstep.planning.plan import Plan
+from blindstep.private.noise import second_seed
+from blindstep.processes.jax_group import JaxGroup
+
+# The folder of the run directory in which comparisons are kept.
+COMPARISON = "comparison"
+
+Points = Float[np.ndarray, "evaluations dim"]
+Release = Callable[[Points, Array], Float[np.ndarray, " size"]]
+
+
+def open_comparison(
+    plan: Plan,
+    storage: Storage,
+    known: Callable[[], Fingerprints],
+    seed: int | None,
+    unit: str,
+    group: JaxGroup | None = None,
+) -> Session:
+    """The session of a plan's comparison."""
+    assert plan.comparison_terms is not None
+    start = jnp.zeros((plan.comparisons, plan.comparison_query.size))
+    run = (plan.comparison_terms, plan.to_dict(), start, storage.part(COMPARISON), known)
+    return Session(*run, seed=second_seed(seed, COMPARISON), unit=unit, group=group)
+
+
+def compare(
+    plan: Plan,
+    session: Session,
+    start: Float[np.ndarray, " dim"],
+    means: Float[np.ndarray, "rounds dim"],
+    release: Release,
+    doubted: bool = False,
+) -> Comparison:
+    """Compare the means of some rounds with the start.
+
+    All of them are in the user's parameters. `release` evaluates at points and sends what the records
+    say through the session's gate. A gain is `doubted` where no slope stood out from the noise.
+    """
+    query, rounds = plan.comparison_query, plan.compared
+    points = np.concatenate([start[None], means[list(rounds)]])
+    released = np.array(session.state)
+    noise = float(session.gate.terms.noise_std)
+    limits = np.zeros(len(rounds))
+    for number in range(plan.comparisons):
+        if number >= session.position:
+            released[number] = release(points, jnp.asarray(limits))
+            with jax.enable_x64(True):
+                session.after(jnp.asarray(released), session.gate.position, dict)
+        if number == 0:
+            limits = query.limits(released[0], noise, doubted)
+    return read(query, released, limits, noise, rounds)

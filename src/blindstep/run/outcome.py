@@ -1,0 +1,168 @@
+"""How a run went, from releases alone: it costs nothing to say."""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from blindstep.estimate.comparison import Comparison
+from blindstep.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from blindstep.run.result import History
+
+# Standard deviations of the noise beyond which a difference is no chance.
+_SURE = 3.0
+# A path whose ends are this much of its length apart goes one way.
+_STRAIGHT = 0.9
+# Of the longest way between two rounds; a last quarter shorter than that has arrived.
+_HARDLY = 0.02
+
+
+class Kind(enum.Enum):
+    """What became of a run."""
+
+    SETTLED = "settled"
+    TRAVELLING = "still travelling"
+    LOST = "lost in noise"
+    NOTHING_BETTER = "nothing better than the start"
+
+
+class Outcome(str):
+    """How a run went and what would help, in a sentence or two.
+
+    Attributes:
+        kind: the same in a word, for programs.
+    """
+
+    kind: Kind
+
+    def __new__(cls, kind: Kind, sentence: str) -> Outcome:
+        """A sentence of this kind."""
+        made = super().__new__(cls, sentence)
+        made.kind = kind
+        return made
+
+
+def outcome_of(
+    plan: Plan,
+    history: History,
+    means: Float[np.ndarray, "rounds dim"] | None,
+    comparison: Comparison | None = None,
+) -> Outcome:
+    """Nothing better than the start, lost in noise, still travelling or settled; and what would help.
+
+    `means` are those of the rounds, in the units of the plan; None where they are too large to keep.
+    """
+    heard, doubt = _heard(plan, history)
+    if comparison is not None and comparison.best is None:
+        return _nothing_better(comparison, heard, doubt)
+    lost = heard < doubt and not _fell(history)
+    if lost and comparison is None:
+        return Outcome(
+            Kind.LOST,
+            "Lost in noise: the releases show nothing beyond it. More records, a larger epsilon or "
+            "fewer parameters would help.",
+        )
+    if not plan.natural_units:
+        moves = history.move_norm.ravel()
+        if np.mean(moves[len(moves) // 2 :]) > 0.9 * plan.reach:
+            return Outcome(
+                Kind.TRAVELLING,
+                "Still travelling: nearly every step was as long as it may be. More steps (passes) or "
+                "a longer reach would help.",
+            )
+        return Outcome(Kind.SETTLED, "Settled: steps became shorter than they may be.")
+    if means is None and _fell(history, since=0.5):
+        return Outcome(
+            Kind.TRAVELLING,
+            "Still falling: the loss went down until the end. More evaluations would help, or going on "
+            "from here with more budget.",
+        )
+    if means is not None and _goes_on(means):
+        return Outcome(
+            Kind.TRAVELLING,
+            "Still travelling: the path was straight until the end. A start nearer to the answer "
+            "would help, or going on from here with more budget.",
+        )
+    clear = (
+        "the gradient stood out from the noise" if heard > 1.0 else "noise was most of each step"
+    )
+    more = "" if heard > 1.0 else " More records or a larger epsilon would help."
+    settled = "the loss fell no more" if means is None else "the path turned round"
+    return Outcome(Kind.SETTLED, f"Settled: {settled} before the end, and {clear}.{more}")
+
+
+def is_doubted(plan: Plan, history: History) -> bool:
+    """Whether the slopes at the start did not stand out from the noise."""
+    heard, doubt = _heard(plan, history)
+    return heard < doubt
+
+
+def _heard(plan: Plan, history: History) -> tuple[float, float]:
+    """Signal to noise, in squares, while there was most to see; and what could be chance of it."""
+    steps = history.gradient_norm.ravel()
+    noise = math.sqrt(plan.size) * plan.release_std_mean
+    early = steps[: max(2, len(steps) // 16)]
+    doubt = _SURE * math.sqrt(2.0 / (plan.size * len(early)))
+    return float(np.mean(early**2)) / noise**2 - 1.0, doubt
+
+
+def _nothing_better(comparison: Comparison, heard: float, doubt: float) -> Outcome:
+    """The start was returned: why."""
+    first = "Nothing better than the start was found, and `params` is the start: "
+    worse = comparison.difference > _SURE * comparison.std
+    if np.all(comparison.limit == 0):
+        why = (
+            "no record's loss was seen to change. Either noise hides it all (more records or a larger "
+            "epsilon would help), or the loss is flat around the start: start elsewhere."
+        )
+    elif np.all(worse & (comparison.limit > 0)):
+        why = (
+            "following the slopes of the records, each counted with at most the same length, raised "
+            "their mean loss. Either the start is already good, or a few records with large losses "
+            "decide the mean: a loss with bounded slopes, or scaled columns, would help."
+        )
+    elif heard < doubt:
+        why = (
+            "the slopes did not stand out from the noise. The start is as good as can be told with so "
+            "many records and this epsilon, or the loss is flat there."
+        )
+    else:
+        why = (
+            "the slopes stood out, but what they led to is not better beyond the noise. The start is "
+            "already good, or more records or a larger epsilon would help."
+        )
+    return Outcome(Kind.NOTHING_BETTER, first + why)
+
+
+def _goes_on(points: Float[np.ndarray, "rounds dim"]) -> bool:
+    """Whether the last quarter of the path goes straight on, and is worth speaking of."""
+    last = points[-max(3, len(points) // 4) :]
+    if len(last) < 3:
+        return False
+    whole = float(np.max(np.linalg.norm(points - points[-1], axis=1)))
+    ends = float(np.linalg.norm(last[-1] - last[0]))
+    length = float(np.sum(np.linalg.norm(np.diff(last, axis=0), axis=1)))
+    return length > 0 and ends > _STRAIGHT * length and ends > _HARDLY * whole
+
+
+def _fell(history: History, since: float = 0.0) -> bool:
+    """Whether the loss fell between the halves of the run, beyond doubt and by over 1%.
+
+    Of the part of the run that begins at the share `since` of it.
+    """
+    if history.loss is None or history.loss_std is None:
+        return False
+    values = history.loss.ravel()
+    values = values[int(since * len(values)) :]
+    half = len(values) // 2
+    if half == 0:
+        return False
+    before, after = float(np.mean(values[:half])), float(np.mean(values[half:]))
+    doubt = _SURE * history.loss_std * math.sqrt(2.0 / half)
+    return before - after > max(doubt, 0.01 * abs(float(values[0])))
