@@ -228,9 +228,9 @@ class Limits:
     slow_start: bool
 
 
-# Measured: docs/performance.md. On a CPU, what is read next should still be in the cache (2^20 float32 are
-# 4 MiB), a matrix product of 2^16 numbers is worth its start, and the products of several large
-# points keep all cores busy.
+# Measured: docs/performance.md. On a CPU, what is read next should still be in the cache (2^20
+# float32 are 4 MiB), a matrix product of 2^16 numbers is worth its start, and the products of several
+# large points keep all cores busy.
 _CPU = Limits(2**21, 2**21, 2**20, busy=2**16, large_dim=2**12, large_points=8, slow_start=False)
 _ACCELERATOR = Limits(
     2**26, 2**28, 2**26, busy=2**40, large_dim=1, large_points=2**20, slow_start=True
