@@ -43,6 +43,8 @@ def check(operation, mode, token):
     answered()
 
 
+# The run-time type checker draws the item of a list that it looks at, also while hypothesis draws.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_whatever_is_sent_the_api_answers_as_it_is_described(described, mode):
     schema, token = described

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from sqlalchemy.engine import RowMapping
 
 from blindstep.errors import InvalidArgument
 from blindstep.insight.report import render
 from blindstep.insight.report_content import of_result
 from blindstep.serve.access import Forbidden, Principal
 from blindstep.serve.refusals import of_error, of_status
+from blindstep.serve.schema import Row
 from blindstep.serve.service import Service
 from blindstep.serve.spec import (
     AnswerTaken,
@@ -133,13 +133,18 @@ async def answer_many(
     return {"results": results}
 
 
-@router.get("/studies/{study}/parameters", dependencies=FOR_SITES, responses=refused(404))
+@router.get(
+    "/studies/{study}/parameters",
+    dependencies=FOR_SITES,
+    responses=refused(404),
+    response_model=dict[str, Any],
+)
 def parameters(
     study: StudyId,
     service: Worker,
     response: Response,
     if_none_match: Annotated[str | None, Header()] = None,
-) -> dict[str, Any]:
+) -> dict[str, Any] | Response:
     """The released parameters, for everybody who is not being asked. May be cached."""
     done, found = service.studies.parameters(study)
     headers = {
@@ -148,7 +153,7 @@ def parameters(
         "Vary": "Authorization",
     }
     if if_none_match == headers["ETag"]:
-        return Response(status_code=304, headers=headers)  # type: ignore[return-value]
+        return Response(status_code=304, headers=headers)
     response.headers.update(headers)
     return {"steps_released": done, "parameters": found}
 
@@ -243,7 +248,7 @@ def revoke(name: StudyId, service: Worker) -> Response:
 # -- responses -------------------------------------------------------------------------------
 
 
-def study_state(studies: Studies, row: RowMapping) -> dict[str, Any]:
+def study_state(studies: Studies, row: Row) -> dict[str, Any]:
     """A study as the API and the dashboard show it."""
     design = studies.design(row["number"])
     plan, account = design.plan, studies.account(row["cohort"])

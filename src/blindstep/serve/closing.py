@@ -25,13 +25,14 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 from jaxtyping import Float
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import Connection
 
 from blindstep.serve import schema
 from blindstep.serve.accounts import LedgerPort, Run, open_ledger, votes_name
 from blindstep.serve.database import Database
 from blindstep.serve.design import Design
 from blindstep.serve.keys import Address
+from blindstep.serve.schema import Row
 from blindstep.serve.studies import Studies, delete_votes, forget_people
 
 _log = logging.getLogger("blindstep.serve")
@@ -58,7 +59,7 @@ def freeze(studies: Studies, number: int) -> bool:
         return True
 
 
-def _due(row: RowMapping, now: float) -> bool:
+def _due(row: Row, now: float) -> bool:
     full = row["early"] and row["answered"] >= 2 * row["slots"]
     return bool(full or now >= row["deadline"])
 
@@ -105,7 +106,7 @@ def release(studies: Studies, number: int) -> bool:
     return True
 
 
-def _next_deadline(row: RowMapping, now: float, design: Design) -> float:
+def _next_deadline(row: Row, now: float, design: Design) -> float:
     """When the next step ends. Where time is to tell nothing, on a grid that was fixed at the start."""
     length = design.spec.deadline_seconds
     if row["early"]:
@@ -113,7 +114,7 @@ def _next_deadline(row: RowMapping, now: float, design: Design) -> float:
     return row["deadline"] + length * max(1, math.ceil((now - row["deadline"]) / length))
 
 
-def _wait_for_the_tick(database: Database, row: RowMapping) -> None:
+def _wait_for_the_tick(database: Database, row: Row) -> None:
     """Wait until a whole number of ticks after the deadline.
 
     To read many votes takes longer than to read few; released when it is done, a step would tell how
@@ -125,15 +126,13 @@ def _wait_for_the_tick(database: Database, row: RowMapping) -> None:
     time.sleep(-since % tick)
 
 
-def _still_waits(before: RowMapping, now: RowMapping) -> bool:
+def _still_waits(before: Row, now: Row) -> bool:
     kept = ("release", "attempt", "salt", "answered", "taken")
     same = all(now[name] == before[name] for name in kept)
     return same and bool(now["frozen"]) and now["status"] == "running"
 
 
-def _read_votes(
-    studies: Studies, connection: Connection, row: RowMapping
-) -> Float[np.ndarray, "slots 2"]:
+def _read_votes(studies: Studies, connection: Connection, row: Row) -> Float[np.ndarray, "slots 2"]:
     """The frozen votes as losses, NaN where none came. A person with one of two counts 0."""
     answers = np.full((row["slots"], 2), np.nan)
     columns = schema.votes.c
@@ -182,7 +181,7 @@ class StepCloser(threading.Thread):
             self._wake.wait(_LOOK_EVERY)
             self._wake.clear()
 
-    def look_at_all(self) -> tuple[list[RowMapping], list[RowMapping]]:
+    def look_at_all(self) -> tuple[list[Row], list[Row]]:
         """Rows of studies with a step to close or to release; and those with another open step."""
         with self._studies.database.read() as connection:
             now = self._studies.database.now(connection)
@@ -194,7 +193,7 @@ class StepCloser(threading.Thread):
             [row for row, is_due in zip(rows, due, strict=True) if not is_due],
         )
 
-    def _each(self, row: RowMapping, what: Callable[[RowMapping], object]) -> None:
+    def _each(self, row: Row, what: Callable[[Row], object]) -> None:
         """One study that cannot be served does not keep others from being served."""
         try:
             what(row)
@@ -204,7 +203,7 @@ class StepCloser(threading.Thread):
                 extra={"study": row["id"], "error": type(error).__name__},
             )
 
-    def _close(self, row: RowMapping) -> None:
+    def _close(self, row: Row) -> None:
         """Freeze and release; what another worker froze is left to it for a while."""
         number, now = row["number"], time.monotonic()
         if row["frozen"]:

@@ -20,12 +20,13 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection, Engine, RowMapping
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.serve import schema
 from blindstep.serve.keys import Secrets
+from blindstep.serve.schema import Row
 
 try:
     import fcntl
@@ -124,7 +125,7 @@ class Database:
         with self.engine.connect() as connection:
             yield connection
 
-    def locked(self, connection: Connection, number: int) -> RowMapping | None:
+    def locked(self, connection: Connection, number: int) -> Row | None:
         """The row of a study, which nobody else can change before this transaction ends."""
         chosen = sa.select(schema.studies).where(schema.studies.c.number == number)
         return connection.execute(chosen.with_for_update()).mappings().first()

@@ -11,7 +11,7 @@ import secrets as random
 from collections.abc import Mapping
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import Connection
 
 from blindstep.errors import BudgetExceeded, InvalidArgument, positive
 from blindstep.ledger.account import RunIdentity
@@ -21,6 +21,7 @@ from blindstep.serve import schema
 from blindstep.serve.accounts import Run, open_ledger, require_room
 from blindstep.serve.database import Database
 from blindstep.serve.keys import Secrets
+from blindstep.serve.schema import Row
 from blindstep.serve.studies import end, new_attempt
 
 
@@ -60,7 +61,7 @@ def _charge_unknown(connection: Connection, cohort: str, mu: float) -> None:
     ledger.begin(name, 0, past=True)
 
 
-def _charge_rest(connection: Connection, secrets: Secrets, row: RowMapping) -> None:
+def _charge_rest(connection: Connection, secrets: Secrets, row: Row) -> None:
     """Charge what a study had still to release under its old attempt."""
     ledger, plan = open_ledger(connection, row["cohort"]), Plan.from_json(row["plan"])
     old = Run(row["id"], row["cohort"], row["attempt"], plan)
@@ -68,7 +69,7 @@ def _charge_rest(connection: Connection, secrets: Secrets, row: RowMapping) -> N
     ledger.begin(row["id"], row["release"], plan.schedule.releases - row["release"], past=True)
 
 
-def _goes_on(connection: Connection, secrets: Secrets, row: RowMapping) -> bool:
+def _goes_on(connection: Connection, secrets: Secrets, row: Row) -> bool:
     """Give a study a new attempt, or close it; says whether it goes on."""
     ledger, plan = open_ledger(connection, row["cohort"]), Plan.from_json(row["plan"])
     new = Run(row["id"], row["cohort"], new_attempt(), plan)

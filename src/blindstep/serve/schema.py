@@ -7,6 +7,9 @@ is public, or counts of requests.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -21,6 +24,8 @@ from sqlalchemy import (
     Text,
 )
 
+# A row of a table, by the names of its columns.
+Row = Mapping[Any, Any]
 # The Alembic revision that these tables are: a database of another one is refused.
 REVISION = "0001"
 

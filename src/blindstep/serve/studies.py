@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from blindstep.errors import BlindstepError, InvalidArgument
@@ -25,6 +25,7 @@ from blindstep.serve.accounts import Run, open_ledger, read_account, require_roo
 from blindstep.serve.database import Database
 from blindstep.serve.design import Design, Step, new_public_key
 from blindstep.serve.keys import Secrets
+from blindstep.serve.schema import Row
 from blindstep.serve.spec import StudySpec
 
 _MOST_STUDIES = 2**31 - 1
@@ -131,20 +132,20 @@ class Studies:
             row = self._locked(connection, study, ("running", "paused"))
             end(connection, row["number"], "closed")
 
-    def _locked(self, connection: Connection, study: str, allowed: Sequence[str]) -> RowMapping:
+    def _locked(self, connection: Connection, study: str, allowed: Sequence[str]) -> Row:
         row = self.database.locked(connection, self._find(connection, study)["number"])
         assert row is not None
         if row["status"] not in allowed:
             raise WrongState(f"the study is {row['status']}: it must be {' or '.join(allowed)}.")
         return row
 
-    def _set(self, connection: Connection, row: RowMapping, **values: Any) -> None:
+    def _set(self, connection: Connection, row: Row, **values: Any) -> None:
         chosen = schema.studies.c.number == row["number"]
         connection.execute(sa.update(schema.studies).where(chosen).values(**values))
 
     # -- looking --------------------------------------------------------------------------------
 
-    def _find(self, connection: Connection, study: str) -> RowMapping:
+    def _find(self, connection: Connection, study: str) -> Row:
         chosen = sa.select(schema.studies).where(schema.studies.c.id == study)
         row = connection.execute(chosen).mappings().first()
         if row is None:
@@ -176,13 +177,13 @@ class Studies:
             self._names[number] = study
         return study
 
-    def all(self) -> list[RowMapping]:
+    def all(self) -> list[Row]:
         """Every study's row, the newest first."""
         with self.database.read() as connection:
             chosen = sa.select(schema.studies).order_by(schema.studies.c.number.desc())
             return list(connection.execute(chosen).mappings().all())
 
-    def row(self, study: str) -> RowMapping:
+    def row(self, study: str) -> Row:
         """A study's row."""
         with self.database.read() as connection:
             return self._find(connection, study)
@@ -233,7 +234,7 @@ class Studies:
                 self._designs[number] = known
             return known
 
-    def step(self, row: RowMapping) -> Step:
+    def step(self, row: Row) -> Step:
         """The questions of a study's open step: kept until the next one is open."""
         with self._loading:
             known = self._steps.get(row["number"])

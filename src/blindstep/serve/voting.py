@@ -25,13 +25,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import Connection
 
 from blindstep.errors import BlindstepError
 from blindstep.serve import schema
 from blindstep.serve.database import Database, is_passing
 from blindstep.serve.design import Step
 from blindstep.serve.keys import Address
+from blindstep.serve.schema import Row
 from blindstep.serve.studies import Studies
 
 
@@ -67,7 +68,7 @@ class Seat(NamedTuple):
 class Served(NamedTuple):
     """The results of one transaction, in the order of its requests; and the study's row after it."""
 
-    row: RowMapping
+    row: Row
     seats: list[Seat]
     votes: list[Status]
     full: bool  # the last answer of the step is in
@@ -121,7 +122,7 @@ def serve(
 
 
 def _take(
-    connection: Connection, database: Database, row: RowMapping, votes: Sequence[Vote]
+    connection: Connection, database: Database, row: Row, votes: Sequence[Vote]
 ) -> tuple[list[Status], int]:
     """Store the votes of the open step; give a status for each, and how many were new."""
     statuses = [_status_of(row, vote.address) for vote in votes]
@@ -137,7 +138,7 @@ def _take(
     return statuses, len(connection.execute(stored, rows).all())
 
 
-def _status_of(row: RowMapping, address: Address) -> Status:
+def _status_of(row: Row, address: Address) -> Status:
     """Whether the answer to this question can be taken now."""
     if address.release > row["release"] or address.slot >= row["slots"]:
         return Status.UNKNOWN  # asked by a newer copy of this database than the one in use
@@ -149,7 +150,7 @@ def _status_of(row: RowMapping, address: Address) -> Status:
 
 
 def _seat(
-    connection: Connection, row: RowMapping, turn: int, people: Sequence[bytes]
+    connection: Connection, row: Row, turn: int, people: Sequence[bytes]
 ) -> tuple[list[Seat], int]:
     """A seat for each person, and how many of them are new."""
     if not people:
@@ -220,7 +221,7 @@ class Reply:
     if that comes next.
     """
 
-    row: RowMapping
+    row: Row
     seats: list[tuple[Seat, dict[str, float]]]
     votes: list[tuple[Status, dict[str, float] | None]]
 
