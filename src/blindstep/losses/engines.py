@@ -94,8 +94,8 @@ class Host:
     def ray(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         """A map over Ray tasks, which Ray itself repeats when their worker dies: map=Host.ray.
 
-        Needs `ray.init(...)` before, and the extra `blindstep[ray]`. An item whose worker died each time
-        gives Ray's error in place of a value, so that the others keep theirs.
+        Needs `ray.init(...)` before, and the extra `blindstep[ray]`. An item whose worker died each
+        time gives Ray's error in place of a value, so that the others keep theirs.
         """
         return _through_ray(function, items)
 

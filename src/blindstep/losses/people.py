@@ -62,8 +62,8 @@ class People:
 
     Attributes:
         identifiers: an identifier for each row: whole numbers, or text.
-        rows: how many rows of a person are used at most; of more, a choice by a public rule. The loss is
-            evaluated as often for everybody.
+        rows: how many rows of a person are used at most; of more, a choice by a public rule. The loss
+            is evaluated as often for everybody.
     """
 
     identifiers: ArrayLike

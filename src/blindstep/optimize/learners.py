@@ -124,8 +124,8 @@ _KNOWN: dict[str, type[Learner]] = {}
 class ConstantStep(Learner):
     """Projected descent with a constant step, Delta <- Pi(Delta - eta g).
 
-    Pi is the nearest point of the ball of radius D. With eta = D / sqrt(sum_t E|g_t|^2) the regret is at
-    most D sqrt(sum).
+    Pi is the nearest point of the ball of radius D. With eta = D / sqrt(sum_t E|g_t|^2) the regret is
+    at most D sqrt(sum).
     """
 
     name: ClassVar[str] = "constant"
@@ -207,7 +207,7 @@ def learner_to_dict(learner: Learner) -> dict[str, Any]:
 
 
 def learner_named(name: str) -> Learner:
-    """The learner of this name with its usual settings; its class must have been defined or imported."""
+    """The learner of this name with its usual settings; its class must be defined or imported."""
     return _kind(name)()
 
 

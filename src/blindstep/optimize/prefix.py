@@ -225,7 +225,7 @@ class BLTSums(ToeplitzSums[BLT]):
 
 
 class DenseSums(Prefix[Mechanism]):
-    """B = A C^-1 of any mechanism, from C as the gate streams it. Its state holds a block's releases."""
+    """B = A C^-1 of any mechanism, from C as the gate streams it. Its state: a block's releases."""
 
     factor: Float[Array, "steps steps"]
 

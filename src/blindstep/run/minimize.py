@@ -64,7 +64,7 @@ def minimize(
         privacy: the budget, such as Privacy(epsilon=4, delta=1e-5).
         method: how the run is made: `Auto()` (the default), `Tight(...)`, `Paper(...)`, `Klt(...)`, a
             method of your own, or a ready plan (`blindstep.plan`), which has the budget already.
-        people: an identifier for each row, if people have several rows, or `People(identifiers, rows=)`.
+        people: an identifier for each row, if people have several, or `People(identifiers, rows=)`.
             Then a person is one record, and what is guaranteed is for all of their rows together.
         evaluate: `Host(...)` for a loss that JAX cannot trace: any Python function, on NumPy arrays.
         checkpoint: a directory for the run. The same call goes on after a crash where it was, with

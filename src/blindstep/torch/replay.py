@@ -1,11 +1,11 @@
 """The path of a run on a network: from released numbers to the weights, bit for bit, on any device.
 
-In scaled units, a step's directions are u_j = s_j / sqrt(d), with signs s_j (`estimate.directions`). The
-gradient that was released is g = sum_j y_j u_j, and a move is a sum of such gradients, with factors
+In scaled units, a step's directions are u_j = s_j / sqrt(d), with signs s_j (`estimate.directions`).
+The gradient that was released is g = sum_j y_j u_j, and a move is a sum of such gradients, with factors
 that the learner chose. A parameter of tensor l moves by a_l times that, where a_l is its natural unit.
 It moves by a whole number of steps of a power of two: factors y_j a_l b / sqrt(d) are rounded to 24
-bits below the largest sum. Everything that the weights depend on is public and small: the key, the plan,
-the units, the released numbers and three numbers a step.
+bits below the largest sum. Everything that the weights depend on is public and small: the key, the
+plan, the units, the released numbers and four numbers a step.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class ModelPath(eqx.Module):
     """What was released and chosen, step by step: all that a path of weights is made of. Public.
 
     Arrays have a row for each step of the run; those of steps to come are 0. Delta after step n is
-    keep[n] Delta + along[n] g_n, the gradient is next wanted at w = x + fraction[n] Delta, and `kept`[n]
-    is 0 where a learner that starts afresh drops that move.
+    keep[n] Delta + along[n] g_n, the gradient is next wanted at w = x + fraction[n] Delta, and
+    `kept`[n] is 0 where a learner that starts afresh drops that move.
     """
 
     releases: Float[Array | np.ndarray, "steps q"]

@@ -82,7 +82,7 @@ def minimize(
         privacy: the budget, such as Privacy(epsilon=2, delta=1e-5).
         collate: makes tensors of a list with one record of a data set. All records must come out in the
             same shapes: pad to a length that you choose.
-        people: an identifier for each row, if people have several rows, or `People(identifiers, rows=)`.
+        people: an identifier for each row, if people have several, or `People(identifiers, rows=)`.
             Then a person is one record, whose loss is the mean over their rows.
         batch: how many records go through the model at a time. Memory and speed depend on it.
         method: `Auto(...)`, whose evaluations are forward passes of a record: as many as take ten
