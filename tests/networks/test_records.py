@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from blindstep.errors import InvalidArgument
+from blindstep.losses.people import People
 from blindstep.torch.records import Records, of_people
 
 CPU = torch.device("cpu")
@@ -82,7 +83,7 @@ def test_what_cannot_be_records_is_refused(data, word):
 
 def test_a_person_counts_with_the_mean_of_the_rows_that_are_used():
     people = np.array([5, 5, 9, 5, 7])
-    records = Records({"x": torch.arange(5.0)}, people=people, rows=2)
+    records = Records({"x": torch.arange(5.0)}, people=People(people, rows=2))
     assert records.number == 3
     assert "at most 2" in records.unit
     batch = records.batch(np.array([0, 1, 2]), CPU)

@@ -248,7 +248,7 @@ def reproduce(content: Content) -> Html:
     code = (
         "import blindstep as bs\n\n"
         'plan = bs.Plan.from_json(open("plan.json").read())  # the JSON below\n'
-        "result = bs.minimize(loss, params, data, plan=plan)"
+        "result = bs.minimize(loss, params, data, method=plan)"
     )
     return section(
         "How to reproduce it",

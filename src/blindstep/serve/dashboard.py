@@ -329,7 +329,8 @@ def hours(counts: Sequence[tuple[int, int, int]]) -> Markup:
     width = inner / number
     parts = [_line(_LEFT, _TOP + height, _WIDTH - _RIGHT, _TOP + height)]
     parts += [_line(_LEFT, _TOP, _WIDTH - _RIGHT, _TOP, "grid")]
-    parts += [_text(_LEFT - 6, _TOP + 4, f"{top:,}", "end"), _text(_LEFT - 6, _TOP + height + 4, "0", "end")]  # noqa: E501  # fmt: skip
+    parts.append(_text(_LEFT - 6, _TOP + 4, f"{top:,}", "end"))
+    parts.append(_text(_LEFT - 6, _TOP + height + 4, "0", "end"))
     for hour, answers in shown:
         tall = height * answers / top
         left = _LEFT + width * (hour - last + number - 1)
