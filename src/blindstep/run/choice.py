@@ -21,6 +21,8 @@ from blindstep.ledger.storage import Storage
 from blindstep.planning.plan import Plan
 from blindstep.private.noise import second_seed
 from blindstep.processes.jax_group import ProcessGroup
+from blindstep.run.outcome import is_doubted, is_trusted
+from blindstep.run.result import History
 
 # The folder of the run directory in which comparisons are kept.
 COMPARISON = "comparison"
@@ -50,12 +52,12 @@ def compare(
     start: Float[np.ndarray, " dim"],
     means: Float[np.ndarray, "rounds dim"],
     release: Release,
-    doubted: bool = False,
+    history: History,
 ) -> Comparison:
     """Compare the means of some rounds with the start.
 
     All of them are in the user's parameters. `release` evaluates at points and sends what the records
-    say through the session's gate. A gain is `doubted` where no slope stood out from the noise.
+    say through the session's gate. What the steps released says how far slopes are believed.
     """
     query, rounds = plan.comparison, plan.compared
     points = np.concatenate([start[None], means[list(rounds)]])
@@ -68,5 +70,5 @@ def compare(
             with jax.enable_x64(True):
                 session.after(jnp.asarray(released), session.gate.position, dict)
         if number == 0:
-            limits = query.limits(released[0], noise, doubted)
-    return read(query, released, limits, noise, rounds)
+            limits = query.limits(released[0], noise, is_doubted(plan, history))
+    return read(query, released, limits, noise, rounds, is_trusted(plan, history))

@@ -45,7 +45,6 @@ from blindstep.run.calibration import (
 )
 from blindstep.run.choice import compare, open_comparison
 from blindstep.run.loop import Run, records_of, take_step, traced
-from blindstep.run.outcome import is_doubted
 from blindstep.run.planned import plan_for
 from blindstep.run.progress import RunProgress, ends_in_one_line
 from blindstep.run.result import Result, compared_with, result_of
@@ -224,8 +223,9 @@ def _compare(
     """Ask the records whether what was found is better than the start."""
     placed = data if on_disk(data) else mesh.place(data)
     release = calibrate_on_loss(session.gate, loss, space, placed, plan.comparison)
-    doubted = is_doubted(plan, found.history)
-    return compare(plan, session, np.asarray(space.flatten(params)), found.means, release, doubted)
+    return compare(
+        plan, session, np.asarray(space.flatten(params)), found.means, release, found.history
+    )
 
 
 def _run(

@@ -103,11 +103,20 @@ def is_doubted(plan: Plan, history: History) -> bool:
     return heard < doubt
 
 
-def _heard(plan: Plan, history: History) -> tuple[float, float]:
-    """Signal to noise, in squares, while there was most to see; and what could be chance of it."""
+def is_trusted(plan: Plan, history: History) -> bool:
+    """Whether slopes stood out from the noise over the whole run."""
+    heard, doubt = _heard(plan, history, 1.0)
+    return heard > doubt
+
+
+def _heard(plan: Plan, history: History, part: float = 1.0 / 16.0) -> tuple[float, float]:
+    """Signal to noise, in squares, and what could be chance of it; of this part of the run.
+
+    At first there is most to see.
+    """
     steps = history.gradient_norm.ravel()
     noise = math.sqrt(plan.size) * plan.release_std_mean
-    early = steps[: max(2, len(steps) // 16)]
+    early = steps[: max(2, int(part * len(steps)))]
     doubt = _SURE * math.sqrt(2.0 / (plan.size * len(early)))
     return float(np.mean(early**2)) / noise**2 - 1.0, doubt
 
