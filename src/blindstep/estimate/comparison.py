@@ -118,8 +118,8 @@ class Comparison:
             clamped to -1 to 3 times `limit`.
         std: the standard deviation of the noise on each.
         limit: the largest fall that counts, found from the records; 0 where nothing was seen.
-        trusted: whether slopes stood out from the noise over the whole run, so that they are followed
-            where differences are hidden by it.
+        trusted: whether the slopes led one way, more than noise does. Then they are followed unless the
+            differences tell against it.
     """
 
     rounds: tuple[int, ...]
@@ -138,13 +138,12 @@ class Comparison:
         """The round to take; None: the start.
 
         Of those that are better than the start the first in `rounds`, unless another one is better than
-        that beyond the noise of both. Where noise hides all differences, and slopes are trusted, the
-        first in `rounds`.
+        that beyond the noise of both. If none is, and slopes are trusted, the first in `rounds` unless
+        that is worse than the start beyond the noise.
         """
-        if self.trusted and not np.any(self.limit):
-            return self.rounds[0]
         if not np.any(self.better):
-            return None
+            worse = self.difference[0] > BETTER * self.std[0]
+            return self.rounds[0] if self.trusted and not worse else None
         chosen = int(np.argmax(self.better))
         for other in np.flatnonzero(self.better):
             doubt = BETTER * math.hypot(float(self.std[chosen]), float(self.std[other]))

@@ -223,9 +223,7 @@ def _compare(
     """Ask the records whether what was found is better than the start."""
     placed = data if on_disk(data) else mesh.place(data)
     release = calibrate_on_loss(session.gate, loss, space, placed, plan.comparison)
-    return compare(
-        plan, session, np.asarray(space.flatten(params)), found.means, release, found.history
-    )
+    return compare(plan, session, np.asarray(space.flatten(params)), found, release)
 
 
 def _run(

@@ -277,7 +277,7 @@ def _compared(
         with open_comparison(plan, storage, known, seed, unit) as session:
             bar.follow(session)
             release = calibrate_on_answers(session, plan.comparison, answer)
-            compared = compare(plan, session, start, found.means, release, found.history)
+            compared = compare(plan, session, start, found, release)
             return compared_with(found, params, compared)
 
 
