@@ -118,12 +118,15 @@ class Comparison:
             clamped to -1 to 3 times `limit`.
         std: the standard deviation of the noise on each.
         limit: the largest fall that counts, found from the records; 0 where nothing was seen.
+        trusted: whether the slopes led one way, more than noise does. Then they are followed unless the
+            differences tell against it.
     """
 
     rounds: tuple[int, ...]
     difference: Float[np.ndarray, " candidates"]
     std: Float[np.ndarray, " candidates"]
     limit: Float[np.ndarray, " candidates"]
+    trusted: bool = False
 
     @property
     def better(self) -> Bool[np.ndarray, " candidates"]:
@@ -135,10 +138,12 @@ class Comparison:
         """The round to take; None: the start.
 
         Of those that are better than the start the first in `rounds`, unless another one is better than
-        that beyond the noise of both.
+        that beyond the noise of both. If none is, and slopes are trusted, the first in `rounds` unless
+        that is worse than the start beyond the noise.
         """
         if not np.any(self.better):
-            return None
+            worse = self.difference[0] > BETTER * self.std[0]
+            return self.rounds[0] if self.trusted and not worse else None
         chosen = int(np.argmax(self.better))
         for other in np.flatnonzero(self.better):
             doubt = BETTER * math.hypot(float(self.std[chosen]), float(self.std[other]))
@@ -153,8 +158,9 @@ def read(
     limits: Float[np.ndarray, " candidates"],
     noise: float,
     rounds: tuple[int, ...],
+    trusted: bool = False,
 ) -> Comparison:
     """What all releases of a comparison show together."""
     every = np.stack([query.differences(each) for each in releases[1:]])
     std = limits * _HALF * noise / math.sqrt(len(every))
-    return Comparison(rounds, limits * np.mean(every, axis=0), std, limits)
+    return Comparison(rounds, limits * np.mean(every, axis=0), std, limits, trusted)

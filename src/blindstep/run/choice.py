@@ -21,6 +21,8 @@ from blindstep.ledger.storage import Storage
 from blindstep.planning.plan import Plan
 from blindstep.private.noise import second_seed
 from blindstep.processes.jax_group import JaxGroup
+from blindstep.run.outcome import is_coherent
+from blindstep.run.result import Result
 
 # The folder of the run directory in which comparisons are kept.
 COMPARISON = "comparison"
@@ -48,17 +50,18 @@ def compare(
     plan: Plan,
     session: Session,
     start: Float[np.ndarray, " dim"],
-    means: Float[np.ndarray, "rounds dim"],
+    found: Result,
     release: Release,
-    doubted: bool = False,
 ) -> Comparison:
-    """Compare the means of some rounds with the start.
+    """Compare the means of some rounds of what was `found` with the start.
 
     All of them are in the user's parameters. `release` evaluates at points and sends what the records
-    say through the session's gate. A gain is `doubted` where no slope stood out from the noise.
+    say through the session's gate. Slopes are trusted if they led one way.
     """
+    natural = found.means if found.scales is None else found.scales.natural(found.means)
+    trusted = is_coherent(found.history, natural)
     query, rounds = plan.comparison_query, plan.compared
-    points = np.concatenate([start[None], means[list(rounds)]])
+    points = np.concatenate([start[None], found.means[list(rounds)]])
     released = np.array(session.state)
     noise = float(session.gate.terms.noise_std)
     limits = np.zeros(len(rounds))
@@ -68,5 +71,5 @@ def compare(
             with jax.enable_x64(True):
                 session.after(jnp.asarray(released), session.gate.position, dict)
         if number == 0:
-            limits = query.limits(released[0], noise, doubted)
-    return read(query, released, limits, noise, rounds)
+            limits = query.limits(released[0], noise, not trusted)
+    return read(query, released, limits, noise, rounds, trusted)

@@ -38,7 +38,6 @@ from blindstep.run.calibration import (
 )
 from blindstep.run.choice import compare, open_comparison
 from blindstep.run.loop import Run, records_of, take_step, traced
-from blindstep.run.outcome import is_doubted
 from blindstep.run.planned import Call
 from blindstep.run.progress import RunProgress
 from blindstep.run.result import Result, compared_with, result_of
@@ -117,8 +116,7 @@ def _compare(
     """Ask the records whether what was found is better than the start."""
     placed = data if on_disk(data) else pytrees.place(data)
     release = calibrate_on_loss(session.gate, loss, space, placed, plan.comparison_query)
-    doubted = is_doubted(plan, found.history)
-    return compare(plan, session, np.asarray(space.flatten(params)), found.means, release, doubted)
+    return compare(plan, session, np.asarray(space.flatten(params)), found, release)
 
 
 def _run(

@@ -33,7 +33,6 @@ from blindstep.run import planned
 from blindstep.run.ask_tell import Optimizer
 from blindstep.run.calibration import calibrate_on_answers, open_calibration, scales_from
 from blindstep.run.choice import compare, open_comparison
-from blindstep.run.outcome import is_doubted
 from blindstep.run.planned import Call, plan_for, refuse_gradients
 from blindstep.run.progress import RunProgress
 from blindstep.run.query import BatchQuery
@@ -177,8 +176,7 @@ def _compared(
         with open_comparison(plan, storage, known, seed, unit) as session:
             bar.follow(session)
             release = calibrate_on_answers(session, plan.comparison_query, answer)
-            doubted = is_doubted(plan, found.history)
-            compared = compare(plan, session, start, found.means, release, doubted)
+            compared = compare(plan, session, start, found, release)
             return compared_with(found, params, compared)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Standard deviations of the noise beyond which a difference is no chance.
 _SURE = 3.0
+# The same for a path that goes one way.
+_COHERENT = 2.0
 # A path whose ends are this much of its length apart goes one way.
 _STRAIGHT = 0.9
 # Of the longest way between two rounds; a last quarter shorter than that has arrived.
@@ -97,10 +99,19 @@ def outcome_of(
     return Outcome(Kind.SETTLED, f"Settled: {settled} before the end, and {clear}.{more}")
 
 
-def is_doubted(plan: Plan, history: History) -> bool:
-    """Whether the slopes at the start did not stand out from the noise."""
-    heard, doubt = _heard(plan, history)
-    return heard < doubt
+def is_coherent(history: History, means: Float[np.ndarray, "rounds dim"]) -> bool:
+    """Whether the path goes one way, more than steps along noise would.
+
+    Steps of lengths r_t in random directions of d dimensions lead a square distance of sum r_t^2 away,
+    up to a standard deviation of sqrt(2 / d) times that. Steps that agree lead farther. `means` are
+    those of the rounds, in the units of the plan.
+    """
+    rounds, dim = means.shape
+    # From the middle of the first round to that of the last one.
+    lengths = history.move_norm.ravel()[: (rounds - 1) * history.move_norm.shape[1]]
+    square = float(np.sum(lengths**2))
+    away = float(np.sum((means[-1] - means[0]) ** 2))
+    return away > square * (1.0 + _COHERENT * math.sqrt(2.0 / dim)) > 0.0
 
 
 def _heard(plan: Plan, history: History) -> tuple[float, float]:

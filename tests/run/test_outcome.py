@@ -1,0 +1,38 @@
+"""How a run went: what is said follows from releases."""
+
+import numpy as np
+import pytest
+
+from blindstep.run.outcome import Kind, Outcome, is_coherent
+from blindstep.run.result import History
+
+
+def walked(moves):
+    """The history and the means of a run with one step in each round."""
+    norms = np.linalg.norm(moves, axis=1)[:, None]
+    points = np.cumsum(np.concatenate([np.zeros((1, moves.shape[1])), moves[:-1]]), axis=0)
+    return History(np.ones_like(norms), norms), points
+
+
+@pytest.mark.parametrize("dim", [2, 60])
+def test_a_path_that_goes_one_way_is_told_from_a_walk_along_noise(dim):
+    chance = np.random.default_rng(0)
+    drift, coherent, random = np.eye(dim)[0] * np.sqrt(dim) * 0.5, 0, 0
+    for _ in range(200):
+        noise = chance.normal(size=(64, dim))
+        for signal in (drift, 0.0):
+            steps = noise + signal
+            steps /= np.linalg.norm(steps, axis=1, keepdims=True)
+            found = is_coherent(*walked(steps))
+            coherent, random = (
+                coherent + (found and signal is drift),
+                random + (found and signal is not drift),
+            )
+    assert coherent == 200
+    assert random < 20
+
+
+def test_an_outcome_is_its_sentence():
+    outcome = Outcome(Kind.SETTLED, "Settled: so it is.")
+    assert outcome == "Settled: so it is."
+    assert outcome.kind is Kind.SETTLED
