@@ -6,16 +6,8 @@ from functools import partial
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting import dp_event
-from dp_accounting.pld import PLDAccountant
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri
-
-from blindstep.errors import InvalidArgument
-from blindstep.private import accounting, allocation
-from blindstep.private.allocation import (
+from benchmarks import secret_batches as allocation
+from benchmarks.secret_batches import (
     delta_with,
     epsilon_with,
     exceeds_with,
@@ -25,6 +17,15 @@ from blindstep.private.allocation import (
     replace_one,
     zero_out_mu,
 )
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+
+from blindstep.errors import InvalidArgument
+from blindstep.private import accounting
 
 SLACKS = st.floats(-12.0, -2.0).map(lambda e: 10.0**e)
 COSTS = {"leave": zero_out_mu, "replace": replace_mu}
@@ -549,43 +550,6 @@ def epsilon_of(c, steps, delta):
         return max(with_it, float(np.maximum(1 - k * law.points, 0) @ law.weights)) - delta
 
     return brentq(over, 1e-9, 60.0)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("c", "steps", "delta"),
-    [
-        *((0.3, 4, 1e-4), (0.71, 16, 1e-6), (0.74, 64, 1e-5)),
-        *((1.2, 100, 1e-6), (0.96, 1024, 1e-6), (1.5, 4096, 1e-6)),
-    ],
-)
-def test_against_the_accountant_of_feldman_and_shenfeld(c, steps, delta):
-    from PLD_accounting import gaussian_allocation_epsilon_range
-
-    high, low = gaussian_allocation_epsilon_range(
-        delta=delta,
-        sigma=1 / c,
-        num_steps=steps,
-        epsilon_accuracy=0.01 * epsilon_of(c, steps, delta),
-    )
-    ours = epsilon_of(c, steps, delta)
-    assert low <= ours <= 1.02 * low
-    assert ours <= 1.005 * high
-    assert epsilon_with(zero_out_mu(c, steps, delta / 1e3), delta / 1e3, delta) >= low
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_passes_against_the_accountant_of_feldman_and_shenfeld():
-    from PLD_accounting import gaussian_allocation_epsilon_range
-
-    c, steps, passes, delta = 0.6, 32, 8, 1e-5
-    high, low = gaussian_allocation_epsilon_range(
-        delta=delta, sigma=1 / c, num_steps=steps, num_epochs=passes, epsilon_accuracy=0.02
-    )
-    mu, slack = math.sqrt(passes) * zero_out_mu(c, steps, 1e-9), passes * 1e-9
-    assert low <= epsilon_with(mu, slack, delta) <= 1.25 * high
 
 
 @pytest.mark.slow
