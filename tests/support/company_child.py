@@ -84,7 +84,7 @@ def child(rank, port, folder, hold, *tasks):
     after = Session.after
 
     def seen(self, state, position, collect):
-        say("released", position, digest_of(state.position, state.point))
+        say("released", position, digest_of(state.path.position, state.path.point))
         left[0] -= 1
         if left[0] == 0:
             signal.pause()

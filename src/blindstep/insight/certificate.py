@@ -126,8 +126,9 @@ def certificate(
         privacy: what the certificate may spend on private records instead.
         ledger: where that is written before anything is released: a ledger, or a run directory.
         budget: what all runs in the ledger together may spend.
-        bounds: what is promised about the loss: Bounds(lipschitz=L) or Bounds(range=(low, high)). Needed
-            wherever gradients are estimated: from values, from a batch, or privately (there it is enforced).
+        bounds: what is promised about the loss: Bounds(lipschitz=L) or Bounds(range=(low, high)).
+            Needed wherever gradients are estimated: from values, from a batch, or privately (there it
+            is enforced).
         method: "autodiff" (exact; the loss must be differentiable almost everywhere, as Lipschitz
             functions are), "values" (function values only), or "auto": the first where it serves.
         smoothing: h of estimates from values; within the radius.
