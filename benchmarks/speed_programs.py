@@ -84,7 +84,8 @@ def full(problem: Problem) -> Program:
             machine.horizon // machine.period,
         )
         programs.append(_program(lambda: run_part.lower(*arguments), arguments))
-        return programs[0].run()
+        memory, *out = programs[0].run()
+        return memory, out
 
     gate.through(program, machine.horizon)
     return programs[0]

@@ -63,9 +63,9 @@ def test_two_processes_agree_with_one(tmp_path):
     zero, one = (dict(np.load(tmp_path / f"out-{rank}.npz")) for rank in range(2))
     alone = mesh_child.run(mesh_child.DATA, "own").means
     np.testing.assert_allclose(zero["seeded"], alone, rtol=1e-12, atol=0)
-    for name in ("seeded", "secret", "auto"):
+    for name in ("seeded", "secret", "scaled"):
         np.testing.assert_array_equal(zero[name], one[name])
     for rank in (zero, one):
         np.testing.assert_array_equal(rank["kept"], rank["seeded"])
-        np.testing.assert_array_equal(rank["again"], rank["auto"])
+        np.testing.assert_array_equal(rank["again"], rank["scaled"])
     assert np.any(zero["secret"] != zero["seeded"])

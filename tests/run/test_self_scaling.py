@@ -161,8 +161,8 @@ def test_how_it_went_is_said_from_releases():
     assert found.comparison.best is not None
 
 
-def test_a_choice_that_needs_a_radius_says_so():
-    with pytest.raises(bs.errors.InvalidArgument, match="radius"):
+def test_a_choice_that_is_not_there_is_named():
+    with pytest.raises(bs.errors.InvalidArgument, match=r"Auto\(\) has no argument 'smoothing'"):
         bs.minimize(loss, START, DATA, PRIVACY, method=bs.Auto(smoothing=0.1))
     with pytest.raises(bs.errors.InvalidArgument, match="give privacy"):
         bs.minimize(loss, START, DATA)

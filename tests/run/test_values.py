@@ -63,9 +63,10 @@ def test_a_plain_python_loss_has_values_too():
 
 
 def test_tuning_costs_one_budget_and_finds_the_better_start(tmp_path):
-    candidates = [{"params": np.array([1e7, -1e7])}, {}]
+    method = bs.Auto(evaluations=2**18)
+    candidates = [{"params": np.array([1e7, -1e7]), "method": method}, method]
     budget = bs.Privacy(epsilon=4, delta=1e-5)
-    options = {"privacy": budget, "evaluations": 2**18, "checkpoint": tmp_path / "tuned"}
+    options = {"privacy": budget, "checkpoint": tmp_path / "tuned"}
     tuned = bs.tune(loss, np.zeros(2), DATA, candidates, **options)
     assert tuned.chosen == 1
     assert tuned.values[1] < tuned.values[0]

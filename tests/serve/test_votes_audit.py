@@ -35,7 +35,7 @@ def guess_votes(client, coins) -> tuple[int, int, float]:
         while studies.row(study)["release"] == step:
             assert time.monotonic() < until
             time.sleep(0.005)
-        move = np.asarray(design.state(studies.snapshot(number, step + 1)[0]).move)
+        move = np.asarray(design.state(studies.snapshot(number, step + 1)[0]).path.move)
         right += bool(-move @ direction > 0) is coin
     return right, design.releases, design.plan.mu
 

@@ -14,6 +14,7 @@ it releases and what it is refused:
 import contextlib
 import os
 import random
+import re
 import select
 import signal
 import socket
@@ -46,6 +47,7 @@ PLAN = plan_of(
     **{"sharing": "block", "passes": 16},
 )
 START = np.zeros(2)
+_TOLD = re.compile("(released [0-9]+|done) [0-9a-f]{64}")
 
 
 def minimize(data, checkpoint=None, start=START, **options):
@@ -84,7 +86,7 @@ def child(rank, port, folder, hold, *tasks):
     after = Session.after
 
     def seen(self, state, position, collect):
-        say("released", position, digest_of(state.position, state.point))
+        say("released", position, digest_of(state.path.position, state.path.point))
         left[0] -= 1
         if left[0] == 0:
             signal.pause()
@@ -188,8 +190,8 @@ def refused(lines):
 
 def hear(run, said):
     """Check what both processes said of a run against all its earlier lives (`kill_helpers`)."""
-    for lines in said:
-        run.hear([line.split() for line in lines if line.startswith(("released", "done"))])
+    for lines in said:  # among them the source lines of a traceback
+        run.hear([line.split() for line in lines if _TOLD.fullmatch(line)])
 
 
 def moments(kills, seed):

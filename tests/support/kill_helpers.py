@@ -53,7 +53,7 @@ then(Optimizer, "__init__", lambda opt: say("opened", *standing(opt)))
 then(Optimizer, "tell", lambda opt: say("told", *standing(opt)))
 after = Session.after
 def seen(self, state, position, collect):
-    say("released", position, digest_of(state.position, state.point))
+    say("released", position, digest_of(state.path.position, state.path.point))
     return after(self, state, position, collect)
 Session.after = seen
 
