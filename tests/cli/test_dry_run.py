@@ -78,7 +78,8 @@ def test_a_dry_run_of_a_run_that_finds_its_scales_says_all_that_it_costs(folder)
         * told["plan"]["rounds"]
         * told["plan"]["horizon"]
     )
-    assert told["cost"]["evaluations"] == steps + 4 * 400 * (1 + 2 * 3)  # looks along three axes
+    assert told["cost"]["evaluations"] == steps + 4 * 400 * (1 + 2 * 3) + 3 * 400 * 3
+    # Calibrations along three axes, and three comparisons of two points with the start.
     assert told["cost"]["epsilon"] == 2.0
     assert told["cost"]["mu"] == pytest.approx(told["plan"]["mu"], rel=1e-6)  # looks and steps
     assert not (folder / "problem-run").exists()

@@ -161,7 +161,7 @@ def test_a_run_that_stopped_among_its_looks_goes_on(folder, monkeypatch):
     assert done.exit_code == 0, done.stderr
     assert "Going on with the run in problem-run" in words(done.stderr)
     told = json.loads(CliRunner().invoke(app, ["ledger", "show", "problem-run", "--json"]).stdout)
-    assert len(told["runs"]) == 2  # the looks were paid for once
+    assert len(told["runs"]) == 3  # the calibrations were paid for once
 
 
 def test_without_a_bound_a_run_with_a_radius_clips_to_norm_1_and_says_so(folder, monkeypatch):

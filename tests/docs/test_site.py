@@ -80,7 +80,7 @@ def test_the_table_of_epsilons():
 
 
 def test_how_many_records_a_run_wants():
-    """Figures of docs/questions.md: 64 steps from 22 sqrt(d) / mu on, 20 at 12 sqrt(d) / mu."""
+    """Figures of docs/questions.md: 64 steps from 24 sqrt(d) / mu on, 20 at 12 sqrt(d) / mu."""
     budget = blindstep.Privacy(epsilon=1, delta=1e-5)
 
     def steps(factor, dim):
@@ -92,8 +92,8 @@ def test_how_many_records_a_run_wants():
         )
         return plan.rounds * plan.horizon
 
-    assert math.ceil(22 * math.sqrt(20) / budget.mu) == pytest.approx(370, abs=5)
+    assert math.ceil(24 * math.sqrt(20) / budget.mu) == pytest.approx(400, abs=5)
     for dim in (10, 20, 100, 144):
-        assert steps(22, dim) == 64
+        assert steps(24, dim) == 64
         assert 20 < steps(18, dim) < 64
         assert steps(12, dim) == 20

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from blindstep.errors import InvalidArgument
+from blindstep.estimate import estimators
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.gradients import COST, GradientEstimator, vectors_of_loss
 from blindstep.estimate.vectors import LARGEST, Query
@@ -41,7 +42,7 @@ def vectors(estimate, loss, data, kind=Kind.GRAD):
 @every_kind
 @pytest.mark.parametrize("together", [1, 3, RECORDS])
 def test_vectors_are_gradients_or_their_differences(kind, together, monkeypatch):
-    monkeypatch.setattr(chunks, "gradients_together", lambda *_: together)
+    monkeypatch.setattr(estimators, "gradients_together", lambda *_: together)
     expected = slopes_of_cubes(POINT, DATA)
     if kind is Kind.DIFF:
         expected = expected - slopes_of_cubes(BEFORE, DATA)

@@ -68,7 +68,7 @@ def test_a_bar_on_a_terminal_and_a_few_lines_elsewhere(terminal, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(compiled, "_WORTH_A_CALL", 1)
     run(plan=SCALED, progress=True)
-    steps = SCALED.schedule.releases
+    steps = SCALED.comparisons  # the last that a run asks
     shown = sys.stderr.getvalue()
     last = [line for line in shown.replace("\r", "\n").splitlines() if f"{steps}/{steps}" in line]
     assert f"epsilon {round_up(SCALED.epsilon, 4)} of" in last[-1]

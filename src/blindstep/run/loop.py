@@ -108,7 +108,7 @@ class Run:
     def arrays(self) -> dict[str, np.ndarray]:
         """What changes during a run besides the machine's own state, for the checkpoint."""
         arrays = {name: np.asarray(values, np.float64) for name, values in self._steps.items()}
-        return arrays | ({"means": np.stack(self.means)} if self.means else {})
+        return arrays | {"means": np.stack(self.means) if self.means else np.zeros((0, 0))}
 
 
 def take_step(

@@ -181,7 +181,7 @@ class Replay:
             numbers = jnp.arange(self.plan.schedule.releases)
             return np.asarray(_keys_of(self.plan.build(), public_key(self.public), numbers))
 
-    def _seeds(self, number: int) -> Int[np.ndarray, "q+1 tensors"]:
+    def _seeds(self, number: int) -> Int[np.ndarray, "rows tensors"]:
         """The seeds of a step's directions, and last those that it rounds by."""
         return seeds_of(self._keys[number], self.plan.directions + 1, len(self.lengths))
 
