@@ -170,7 +170,7 @@ def header(content: Content) -> Html:
                 (_best_guess(privacy.mu), f"best guess about any {one}; 50% is chance"),
                 (f"{plan.records:,}", f"{many} protected, each on its own"),
                 (
-                    f"{plan.calibrations + plan.passes:,}",
+                    f"{sum(terms.schedule.passes for terms in plan.all_terms):,}",
                     f"times a {one.removeprefix('one ')} answers, at most",
                 ),
             ]

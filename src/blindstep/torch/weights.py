@@ -280,8 +280,8 @@ class Weights:
 
     def inner(
         self,
-        one: tuple[Seeds, Float[np.ndarray, " p"]],
-        two: tuple[Seeds, Float[np.ndarray, " q"]],
+        one: tuple[Int[np.ndarray, "p tensors"], Float[np.ndarray, " p"]],
+        two: tuple[Int[np.ndarray, "q tensors"], Float[np.ndarray, " q"]],
     ) -> float:
         """The inner product of two such sums over all parameters."""
         first, second = (
