@@ -16,7 +16,7 @@ if QUICKLY not in os.environ.get("XLA_FLAGS", ""):
 # Shells start background jobs with Ctrl-C ignored; tests press it, here and in what they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-INNER = ("ask_tell", "calibration", "choice", "compiled", "host", "loop", "outcome", "planned")
+INNER = ("ask_tell", "calibration", "choice", "compiled", "host", "loop", "outcome")
 INNER += ("progress", "query", "result", "value")
 # All but the planner's search, which makes millions of small calls on plain numbers: pyright reads it.
 install_import_hook(

@@ -156,7 +156,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
     for a search over hyper-parameters: each fit spends its own epsilon (a `ledger` adds them up). A
     score on the rows that were trained on is not private either: keep public rows for it.
 
-    Args:
+    Attributes:
         epsilon: privacy of one fit, for replacing one row; given `people`, all rows of one person.
         delta: of (epsilon, delta)-DP; choose it well below 1 / rows, or 1 / people.
         loss: "logistic", "hinge", "zero-one" (the share of errors itself), or a JAX function of the
@@ -176,8 +176,6 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
         ledger: a file in which all fits on the same people add up what they spend.
         budget: what all fits in the ledger together may spend, such as Privacy(epsilon=4): a fit that
             would spend more is refused before it looks at a row.
-
-    Attributes:
         classes_: the labels, in order.
         privacy_: the privacy statement of the fit; with `ledger`, also what all fits in it have spent.
         result_: the run itself: how it went (`result_.outcome`), plan, history, scales and the mean of
@@ -260,12 +258,10 @@ class PrivateRegressor(RegressorMixin, _PrivateModel):
     Features and target may be of any size; see `PrivateClassifier` for what a pipeline must not do, and
     for the arguments that are not described here.
 
-    Args:
+    Attributes:
         epsilon: privacy of one fit, for replacing one row.
         delta: of (epsilon, delta)-DP; choose it well below 1 / rows.
         loss: "absolute" (the median), "squared" (the mean), or a JAX function of prediction and target.
-
-    Attributes:
         privacy_: the privacy statement of the fit.
         result_: the run itself: how it went (`result_.outcome`), plan, history, scales and the mean of
             every round.
