@@ -49,8 +49,8 @@ def snapshot(opt):
     answered = 0 if opt.done else len(opt.ask()) - len(opt.unanswered())
     return opt.round * HORIZON + opt.step, answered
 
-then(Optimizer, "__init__", lambda opt: say("opened", *standing(opt)))
-then(Optimizer, "tell", lambda opt: say("told", *standing(opt)))
+then(Optimizer, "__init__", lambda opt: say("opened", *snapshot(opt)))
+then(Optimizer, "tell", lambda opt: say("told", *snapshot(opt)))
 after = Session.after
 def seen(self, state, position, collect):
     say("released", position, digest_of(state.path.position, state.path.point))
