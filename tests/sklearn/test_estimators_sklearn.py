@@ -161,7 +161,7 @@ def test_a_random_state_is_not_private_and_says_so():
     np.testing.assert_array_equal(first.coefs_[0], again.coefs_[0])
     assert "NOT private against anyone who knows or can guess the seed" in str(first.privacy_)
     fresh = [small() for _ in range(2)]
-    assert np.all(fresh[0].coefs_[0] != fresh[1].coefs_[0])
+    assert np.all(fresh[0].result_.means != fresh[1].result_.means)  # coefficients may be the start
     assert "NOT private" not in str(fresh[0].privacy_)
 
 
