@@ -21,7 +21,7 @@ from blindstep.ledger.storage import Storage
 from blindstep.planning.plan import Plan
 from blindstep.private.noise import second_seed
 from blindstep.processes.jax_group import JaxGroup
-from blindstep.run.outcome import is_coherent
+from blindstep.run.outcome import is_coherent, stood_out
 from blindstep.run.result import Result
 
 # The folder of the run directory in which comparisons are kept.
@@ -56,10 +56,12 @@ def compare(
     """Compare the means of some rounds of what was `found` with the start.
 
     All of them are in the user's parameters. `release` evaluates at points and sends what the records
-    say through the session's gate. Slopes are trusted if they led one way.
+    say through the session's gate. Slopes are trusted if they led one way, and limits are wider where
+    slopes neither did so nor stood out from the noise.
     """
     natural = found.means if found.scales is None else found.scales.natural(found.means)
     trusted = is_coherent(found.history, natural)
+    doubted = not trusted and not stood_out(plan, found.history)
     query, rounds = plan.comparison_query, plan.compared
     points = np.concatenate([start[None], found.means[list(rounds)]])
     released = np.array(session.state)
@@ -71,5 +73,5 @@ def compare(
             with jax.enable_x64(True):
                 session.after(jnp.asarray(released), session.gate.position, dict)
         if number == 0:
-            limits = query.limits(released[0], noise, not trusted)
+            limits = query.limits(released[0], noise, doubted)
     return read(query, released, limits, noise, rounds, trusted)

@@ -114,6 +114,12 @@ def is_coherent(history: History, means: Float[np.ndarray, "rounds dim"]) -> boo
     return away > square * (1.0 + _COHERENT * math.sqrt(2.0 / dim)) > 0.0
 
 
+def stood_out(plan: Plan, history: History) -> bool:
+    """Whether the slopes stood out from the noise while there was most to see."""
+    heard, doubt = _heard(plan, history)
+    return heard > doubt
+
+
 def _heard(plan: Plan, history: History) -> tuple[float, float]:
     """Signal to noise, in squares, while there was most to see; and what could be chance of it."""
     steps = history.gradient_norm.ravel()
