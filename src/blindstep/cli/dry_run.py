@@ -47,7 +47,8 @@ def rehearse_run(
         seconds = _seconds_of_one(given)
     _check_place(storage)
     require_room(storage, plan.mu)
-    spent = account_at(storage).spent()
+    account = account_at(storage)
+    spent = account.spent()
     total = accounting.compose([spent, plan.mu])
     evaluations = plan.evaluations * rows
     resumed = storage.begun
@@ -68,7 +69,8 @@ def rehearse_run(
         budget = f"epsilon {plan.epsilon:.4g} at delta {plan.delta:g} (mu {plan.mu:.4g})"
         print(f"The run would spend {budget}.")
         if spent:
-            epsilon = accounting.epsilon(total, plan.delta)
+            secrecy = account.secrecy() + plan.secrecy
+            epsilon = accounting.epsilon(total, plan.delta, secrecy)
             print(
                 f"With what the ledger holds: mu {total:.4g}, epsilon {epsilon:.4g} at that delta."
             )

@@ -43,7 +43,6 @@ from blindstep.planning.estimates import Gradients
 from blindstep.planning.method import Method
 from blindstep.planning.plan import Plan
 from blindstep.planning.tight import Tight
-from blindstep.private import accounting
 from blindstep.private.statement import DEFAULT_DELTA, Privacy, round_up
 from blindstep.run import planned
 from blindstep.run.minimize import minimize
@@ -147,7 +146,7 @@ def train(
         place, title = Storage(directory, ledger).ledger_path, f"A private run: {problem.name}"
         page = write_report(result, results / "report.html", title=title, ledger=place)
         files["report"] = str(page)
-        spent = accounting.epsilon(read_ledger(place).spent(), made.delta)
+        spent = read_ledger(place).epsilon(made.delta)
     except BlindstepError as error:
         if isinstance(error, LedgerError) and (ledger or directory.exists()):
             notes.print(about_ledger(Storage(directory, ledger), delta))
