@@ -26,6 +26,12 @@ from blindstep.errors import InvalidArgument, count, probability
 from blindstep.insight import audit_bounds as bounds
 from blindstep.insight.audit_bounds import Trials, keys_needed, measured_costs, run_trials
 from blindstep.insight.audit_scene import Scene
+from blindstep.insight.audit_secret import (
+    expected_scores,
+    run_secret_trials,
+    secret_keys_needed,
+    secret_passes,
+)
 from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 from blindstep.private.columns import matrix_of
@@ -151,7 +157,16 @@ def audit(
         scene = Scene(plan, fresh_keys(seed))
         claimed = claimed_mu(scene)
         rng = np.random.default_rng(np.frombuffer(_bytes(16, seed, "audit choices"), np.uint32))
-        if attack == "many-runs":
+        secret = scene.terms.schedule.secret
+        if secret and attack != "many-runs":
+            raise InvalidArgument(
+                "one run of secret batches has no canary in a place that is known: audit it with "
+                "attack='many-runs'."
+            )
+        if secret:
+            keys = _noise_keys(secret_keys_needed(scene, pairs), seed)
+            trials = run_secret_trials(scene, claimed, pairs, keys)
+        elif attack == "many-runs":
             keys = _noise_keys(keys_needed(plan, pairs), seed)
             trials = run_trials(scene, claimed, pairs, rng, keys)
         else:
@@ -170,6 +185,9 @@ def audit(
         number = len(trials.scores)
         lower = bounds.mu_lower_bound(*worlds, confidence=confidence)
         expected = bounds.expected_lower_bound(claimed / factor, number, confidence)
+        if secret:
+            usual = expected_scores(scene, trials.group, number, rng)
+            expected = bounds.mu_lower_bound(*usual, confidence=confidence)
     else:
         number = sum(map(len, worlds))
         right = np.sum(~(trials.scores > 0)) + np.sum(trials.neighbour_scores > 0)
@@ -216,6 +234,8 @@ def rows_are_disjoint(scene: Scene) -> bool:
     Of long runs, as many blocks as have five million rows or 200,000 releases.
     """
     schedule = scene.terms.schedule
+    if schedule.secret:  # each record has one step of a pass
+        return all(len(np.unique(rows)) == len(rows) for rows in secret_passes(scene))
     most = min(_ROWS // schedule.block_size, _RELEASES // schedule.period)
     blocks = scene.blocks(0, max(1, min(schedule.blocks, most)))
     once = np.unique(blocks.rows).size == blocks.rows.size

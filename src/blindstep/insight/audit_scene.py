@@ -27,7 +27,7 @@ from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate, Memory, Permit
 from blindstep.private.lattice import STD
 from blindstep.private.mechanisms import Mechanism, PerStep, Place, Vector
-from blindstep.private.noise import Keys
+from blindstep.private.noise import Keys, NoiseKey
 from blindstep.private.terms import Terms
 from blindstep.run.compiled import prepare, run_blocks
 
@@ -112,6 +112,7 @@ class Scene:
 
     def __init__(self, plan: Plan, keys: Keys) -> None:
         self.plan, self.terms, self._keys = plan, plan.terms, keys
+        self.public, self.lattice_std = keys.public, STD
         heading = jax.random.normal(jax.random.fold_in(keys.public, 0), (plan.dim,), jnp.float64)
         heading = heading / jnp.linalg.norm(heading)
         first, diff = float(self.terms.first_clip), float(self.terms.diff_clip)
@@ -130,14 +131,15 @@ class Scene:
         self._space = ParameterSpace.of(jnp.zeros(plan.dim))
         self._machine = prepare(machine, self._space)
 
-    def permit(self, first: int, count: int) -> Permit:
-        """The gate's own permit for releases first .. first + count - 1."""
+    def permit(self, first: int, count: int, noise: NoiseKey | None = None) -> Permit:
+        """The gate's own permit for releases first .. first + count - 1, under another noise key."""
 
         def take(permit: Permit, memory: Memory) -> tuple[Memory, Permit]:
             return Memory(memory.position + count, memory.buffers), permit
 
         memory = Gate.first_memory(self.terms, first)
-        return Gate(self.terms, self._keys, _Free(), memory).through(take, count)
+        keys = self._keys if noise is None else self._keys._replace(noise=noise)
+        return Gate(self.terms, keys, _Free(), memory).through(take, count)
 
     def blocks(self, first: int, count: int = 1) -> Blocks:
         """Blocks first .. first + count - 1 of the run, as the gate lays them out."""
