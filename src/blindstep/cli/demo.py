@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import blindstep
-from blindstep.cli.common import AsJson, print_json
+from blindstep.cli import AsJson, print_json
 from blindstep.errors import InvalidArgument
 from blindstep.insight.report import report as write_report
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from blindstep.cli.common import AsJson, fail, print_json
+from blindstep.cli import AsJson, print_json
 from blindstep.cli.data_files import is_data_file
 from blindstep.cli.problem_file import ProblemFile
 from blindstep.errors import BlindstepError, InvalidArgument
@@ -46,21 +46,15 @@ def show(
 
     A run's epsilon is quoted at the delta that the run was made with.
     """
-    try:
-        found = [_ledger_at(path)] if path is not None else _all()
-        accounts = [(place, read_spending(place)) for place in found]
-        numbers = [
-            spending_numbers(account, delta) | {"ledger": str(place)} for place, account in accounts
-        ]
-        tables = [(place, spending_table(account, delta)) for place, account in accounts]
-    except BlindstepError as error:
-        fail(error, as_json)
+    found = [_ledger_at(path)] if path is not None else _all()
+    accounts = [(place, read_spending(place)) for place in found]
     if as_json:
+        numbers = [spending_numbers(each, delta) | {"ledger": str(at)} for at, each in accounts]
         print_json(numbers if path is None else numbers[0])
         return
-    console = Console()
+    tables = [(place, spending_table(account, delta)) for place, account in accounts]
     for place, table in tables:
-        console.print(table)
+        Console().print(table)
         print(f"{place}\n")
 
 
