@@ -3,23 +3,18 @@
 Both evaluate the loss f of a record at a pair of points for each of q directions u_1 .. u_q:
 
     GRAD (Algorithm alg:first-grad):   c_j = (f(x + h u_j) - f(x - h u_j)) / (2 h)
+    GRAD on one side:                  c_j = (f(x + h u_j) - mean over all j of f(x + h u_j)) / h
     DIFF (Algorithm alg:zeroth-diff):  c_j = (f(x + h u_j) - f(y + h u_j)) / h
     estimate of the record:            e = sum_j (d/q) c_j u_j
 
-where d is the dimension and h the smoothing radius. With one side, GRAD evaluates at x + h u_j alone:
-
-    c_j = (f(x + h u_j) - mean over all j of f(x + h u_j)) / h.
-
-Along few random directions of very many parameters that shows nearly the same, in half the evaluations:
-curvature moves all values alike. In expectation e is the gradient of the uniform
+where d is the dimension and h the smoothing radius. In expectation e is the gradient of the uniform
 smoothing of f at x, or the difference of these gradients between x and y (Lemmas lem:grad-estimator,
-lem:diff-estimator).
+lem:diff-estimator). Along few random directions of very many parameters one side shows nearly the same,
+in half the evaluations: curvature moves all values alike.
 
-A record hands a vector to the gate. With directions of its own the vector is e. With directions that
-a block shares the vector is the q coefficients (d/q) c_j; the directions are multiplied in after the
-release. The gate clips the vector. Clamps on function differences decide how much there is to clip.
-
-Work is cut into chunks by the size of the machine; results are the same, up to rounding.
+A record hands the gate e or, where a block shares its directions, the q coefficients (d/q) c_j, and the
+directions are multiplied in after the release. Work is cut into chunks by the size of the machine;
+results are the same, up to rounding.
 """
 
 from __future__ import annotations
@@ -43,7 +38,7 @@ from blindstep.private.schedule import Kind
 
 
 class Sharing(enum.Enum):
-    """Which records use the same directions: each its own, or all of a block the same."""
+    """Whether each record has directions of its own, or all records of a block share them."""
 
     RECORD = "record"
     BLOCK = "block"
@@ -229,12 +224,9 @@ class Limits:
 
 
 # Measured: docs/performance.md. On a CPU what is read next should still be in the cache (2^20 float32
-# are 4 MiB), a matrix product of 2^16 numbers is worth its start, and the products of several large
-# points keep all cores busy.
+# are 4 MiB), and a matrix product of 2^16 numbers is worth its start.
 _CPU = Limits(2**21, 2**21, 2**20, busy=2**16, large_dim=2**12, large_points=8, slow_start=False)
-_ACCELERATOR = Limits(
-    2**26, 2**28, 2**26, busy=2**40, large_dim=1, large_points=2**20, slow_start=True
-)
+_ACCELERATOR = Limits(2**26, 2**28, 2**26, 2**40, large_dim=1, large_points=2**20, slow_start=True)
 
 
 def limits() -> Limits:
@@ -273,8 +265,7 @@ def chunk_of_answers(estimator: ValueEstimator, batch: int) -> Chunk:
 
 def gradients_together(dim: int, batch: int, data: PyTree) -> int:
     """How many records are differentiated together: they and their gradients fit into memory."""
-    each = 2 * dim + size_of_record(data)
-    return even_part(batch, limits().memory // each)
+    return even_part(batch, limits().memory // (2 * dim + size_of_record(data)))
 
 
 def size_of_record(data: PyTree) -> int:
@@ -294,8 +285,7 @@ def points_together(estimator: ValueEstimator, batch: int) -> int:
 def steps_ahead(estimator: ValueEstimator, steps: int, batch: int) -> int:
     """For how many steps directions and noise are drawn together; 1 means each step for itself.
 
-    A shared frame takes a CPU no time against the batch, but it takes an accelerator many short
-    operations, each of which has to be started.
+    A shared frame takes a CPU hardly any time, and an accelerator many short operations.
     """
     most = limits()
     if estimator.shared and not most.slow_start:

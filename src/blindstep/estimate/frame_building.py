@@ -340,11 +340,9 @@ def _turn_weights(
 ) -> Float[Array, "p child_rows frames"]:
     """For each child row the random unit vector w of R^p that its matrix W is made of.
 
-    The squares of w are Dirichlet(m/2, .., m/2), m the children's dimension. So 1 is split in halves
-    again and again. Two halves of dimension h get shares cos^2 t and sin^2 t, with cos^2 t ~ Beta(h/2,
-    h/2). Then cos 2t has the law of a coordinate of a uniform unit vector of dimension h + 1. The
-    coordinates of one such vector serve all child rows, which are at most h. Random signs change no
-    row's law, but they keep the errors of estimates from lining up across blocks.
+    Its squares are Dirichlet(m/2, .., m/2), m the children's dimension: 1 is split in halves again and
+    again, with shares cos^2 t and sin^2 t (docs/frames.md, *weights*). Random signs change no row's
+    law, but they keep the errors of estimates from lining up across blocks.
     """
     child_rows, p = level.child.rows, level.fan_in
     signs = supply.signs(p * child_rows, per_key)

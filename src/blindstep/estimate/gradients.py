@@ -8,8 +8,7 @@ longer v down. So replacing one record of a batch of b moves the mean by at most
 whatever the loss does. A loss or a gradient that is not finite makes v NaN, which the gate counts as 0.
 
 Nothing else differs from a vector made of values: no directions are drawn, and v has all d coordinates.
-
-The vectors of a loss that JAX can trace, whichever way they are made.
+`vectors_of_loss` makes the vectors of a loss that JAX can trace, in either way.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from blindstep.estimate.vectors import Estimator, Query, Vectors
 from blindstep.private.gate import Contributions, number_of_rows
 from blindstep.private.schedule import Kind
 
-# A gradient counts as so many evaluations: the loss once, and hardly more than twice as long back.
+# A gradient counts as three evaluations: the loss once, and hardly more than twice as long back.
 COST = 3
 
 # The loss of one record at one point.

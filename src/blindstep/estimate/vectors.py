@@ -1,8 +1,8 @@
 """How a record's vector is made: what every way has in common.
 
 There are two ways: from values of the loss (`estimators`, evaluated by `probing`), and by
-differentiating it (`gradients`). An `Estimate` says what the vector is. `Vectors` makes the vectors of
-a batch. State machine and driver know these two and nothing else. The gate clips whatever comes.
+differentiating it (`gradients`). An `Estimator` says what the vector is; `Vectors` makes those of a
+batch. State machine and driver know these two and nothing else. The gate clips whatever comes.
 """
 
 import abc

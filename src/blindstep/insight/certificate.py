@@ -137,7 +137,7 @@ def certificate(
         samples: independent estimates that the final bound is made of; left out, as many as bring
             the error from values below 3% of the slope if the loss is mostly smooth.
         confidence: probability that the bound holds, where something is estimated.
-        seed: for reproduction; a private certificate is then not private against who knows it.
+        seed: for reproduction; a private certificate is then not private against anyone who knows it.
 
     Returns:
         The certificate. On private records everything in it is covered by its privacy statement.
@@ -263,7 +263,7 @@ class _Public:
     def _estimated(
         self, source: Source, bundle: Bundle, random: np.random.Generator
     ) -> tuple[float, float]:
-        """The combination that the search chose, estimated anew: what chose it cannot bias this."""
+        """The combination that the search chose, estimated anew, so that the choice cannot bias it."""
         weights = bundle.hull.weights
         counts = 2 * np.ceil(weights * self.samples / 2).astype(np.int64)
         stratum = np.repeat(np.arange(len(weights)), counts)
@@ -275,10 +275,7 @@ class _Public:
 
 
 def _refined(bundle: Bundle, source: Source, random: np.random.Generator) -> Bundle:
-    """The bundle with each gradient estimated several times over, and combined anew.
-
-    The search saw one estimate of each, and a combination of those that erred in its favour.
-    """
+    """The bundle with each gradient estimated several times over, and combined anew."""
     repeated = np.repeat(bundle.points, _REFINEMENTS, axis=0)
     estimates = source.draw(repeated, random)
     means = estimates.reshape(len(bundle.points), _REFINEMENTS, -1).mean(axis=1)

@@ -238,15 +238,15 @@ def in_numbers(content: Content) -> Html:
     )
     return section(
         "The guarantee in numbers",
-        paragraph(gaussian_sentence(privacy.mu)),
-        paragraph(delta_sentence(privacy.epsilon, privacy.delta, privacy.exceeds)),
+        gaussian_sentence(privacy.mu),
+        delta_sentence(privacy.epsilon, privacy.delta, privacy.exceeds),
         facts(rows),
         pictures,
-        paragraph(unit_sentence(privacy.unit)),
+        unit_sentence(privacy.unit),
         paragraph("Released: ", privacy.released, "."),
         paragraph("Arithmetic: ", privacy.arithmetic, "."),
-        paragraph(SECRECY),
-        paragraph("Enforced on every record, whatever the loss returns:"),
+        SECRECY,
+        "Enforced on every record, whatever the loss returns:",
         listed(privacy.enforced),
     )
 

@@ -1,9 +1,4 @@
-"""Tables for people, with rich.
-
-What a ledger says, for people and for machines: who spent how much of whose privacy.
-
-How many records a clip norm would cut: on public records only.
-"""
+"""Tables for people, with rich; what a ledger says; how many public records a clip norm would cut."""
 
 from __future__ import annotations
 
@@ -120,15 +115,11 @@ def spending_table(account: Account, delta: float | None = None) -> Table:
     numbers = spending_numbers(account, delta)
     # As Text: names are the user's own, and may look like markup.
     title = Text(f"Spent on the people of {str(account.cohort)[:40]}", style="table.title")
-    table = Table(
-        title=title,
-        title_justify="left",
-        caption=Text(
-            "A run's epsilon is at the run's own delta; total, budget and remaining are at delta "
-            f"{numbers['delta']:g}. All are for replacing {account.unit or 'nobody yet'}."
-        ),
-        caption_justify="left",
+    caption = Text(
+        "A run's epsilon is at the run's own delta; total, budget and remaining are at delta "
+        f"{numbers['delta']:g}. All are for replacing {account.unit or 'nobody yet'}."
     )
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column("run", style="bold", overflow="fold")
     table.add_column("plan")
     table.add_column("since")
@@ -161,10 +152,9 @@ def fraction_clipped(loss: Loss, params: PyTree, public_data: PyTree, plan: Plan
     """The share of records whose GRAD vector at `params` is longer than the plan's clip norm.
 
     `public_data` must be public: simulated, or published. This function looks at records directly
-    and charges nothing. On private records its answer would be a release without noise. So would be
-    a clip norm chosen by looking at private records, here or in any other way, or by comparing runs
-    with several clip norms: no privacy statement of this package accounts for such a choice. Choose
-    on public records, or before seeing any.
+    and charges nothing. On private records its answer would be a release without noise, and so would
+    be a clip norm chosen by looking at them, or by comparing runs: no privacy statement of this
+    package accounts for such a choice. Choose on public records, or before seeing any.
     """
     space, records = ParameterSpace.of(params), count_records(public_data)
     with jax.enable_x64(True):

@@ -1,8 +1,8 @@
-"""Who does the work: executors and maps of others, and what to do when their workers die.
+"""What evaluates a loss: executors and maps of other libraries; their tasks survive dying workers.
 
-No scheduler here: tasks go to a `concurrent.futures` executor (processes, loky, Dask, MPI, ...) or
-through a map-like function (a pool's, Ray's). Tasks that were lost with a worker are given out again:
-a pure evaluation may be repeated, only its value enters the step, once.
+Tasks go to a `concurrent.futures` executor (processes, loky, Dask, MPI, ...) or through a map-like
+function (a pool's, Ray's). Tasks that were lost with a worker are given out again: a pure evaluation
+may be repeated, only its value enters the step, once.
 """
 
 from __future__ import annotations
@@ -27,18 +27,6 @@ Answer = np.ndarray | BaseException
 
 # How often tasks are given out before those that are lost are taken apart, record by record.
 _TRIES = 3
-
-
-def _through_ray(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    import ray
-    from ray.exceptions import RayError
-
-    remote = _ray_function(function)
-    for answer in [remote.remote(item) for item in items]:
-        try:
-            yield ray.get(answer)
-        except RayError as error:
-            yield error
 
 
 @typed_record
@@ -97,7 +85,15 @@ class Host:
         Call `ray.init(...)` first; needs the extra `blindstep[ray]`. An item whose worker died each
         time gets Ray's error as its value, so that the others keep theirs.
         """
-        return _through_ray(function, items)
+        import ray
+        from ray.exceptions import RayError
+
+        remote = _ray_function(function)
+        for answer in [remote.remote(item) for item in items]:
+            try:
+                yield ray.get(answer)
+            except RayError as error:
+                yield error
 
 
 class Engine:
@@ -119,15 +115,17 @@ class Engine:
         """
         results: dict[int, np.ndarray] = {}
         for _ in range(_TRIES):
-            self._try(tasks, results)
+            left = [place for place in range(len(tasks)) if place not in results]
+            for place, outcome in self._answers([tasks[place] for place in left]):
+                if isinstance(outcome, np.ndarray):
+                    results[left[place]] = outcome
             if len(results) == len(tasks):
                 break
             self._renew()
         for place, task in enumerate(tasks):
             if place not in results:
-                results[place] = np.concatenate(
-                    [self._alone(task.only(i)) for i in range(task.number)]
-                )
+                alone = [self._alone(task.only(i)) for i in range(task.number)]
+                results[place] = np.concatenate(alone)
         return [results[place] for place in range(len(tasks))]
 
     def check(self, nobody: Task) -> None:
@@ -144,12 +142,6 @@ class Engine:
         if self._made is not None:
             self._made.shutdown(wait=True)
             self._made = None
-
-    def _try(self, tasks: Sequence[Task], results: dict[int, np.ndarray]) -> None:
-        left = [place for place in range(len(tasks)) if place not in results]
-        for place, outcome in self._answers([tasks[place] for place in left]):
-            if isinstance(outcome, np.ndarray):
-                results[left[place]] = outcome
 
     def _alone(self, task: Task) -> np.ndarray:
         """One record's values, with nobody else at work that it could take down."""

@@ -1,9 +1,8 @@
 """Losses that raise inside a compiled program: by `equinox.error_if`, or in a callback.
 
-Left alone, equinox ends the whole program when the check of one record fails, and that the run ended
-reveals something about that record which no noise hides. Its own mode "nan" does not help: it asks
-whether *any* record of the batch fails, and would void them all. So while a loss is traced, a check
-becomes an operation on its own record: `where(failed, NaN, value)`.
+Left alone, equinox ends the whole program when the check of one record fails, which reveals something
+about that record that no noise hides. Its mode "nan" would void all records of the batch. So while a
+loss is traced, a check becomes an operation on its own record: `where(failed, NaN, value)`.
 
 Guarantee: under `vmap` such an operation acts on each record separately, so the value of a record
 depends on that record alone, and no exception and no callback is left in the program.
@@ -128,11 +127,7 @@ Value = TypeVar("Value")
 
 
 def telling_failures(run: Callable[[], Value]) -> Value:
-    """`run()`; of such a failure, say what to do, without its words: they may hold a record.
-
-    That it ended the run tells something about the records all the same, and no noise hides it. A
-    compiled program cannot go on past an error, so the remedy is the host driver.
-    """
+    """`run()`; of such a failure, say what to do, without its words: they may hold a record."""
     try:
         return run()
     except eqx.EquinoxRuntimeError:
@@ -140,7 +135,7 @@ def telling_failures(run: Callable[[], Value]) -> Value:
     except jax.errors.JaxRuntimeError as error:
         if "callback" not in str(error).lower():
             raise  # the device's own failure, such as too little memory
-    # Raised out here, so that it does not carry the first error along.
+    # Raised out here, so that it does not hold the first error.
     raise LossFailed(
         "the loss raised an exception for some record while the program ran: nothing of this round "
         "was released. Give evaluate=blindstep.Host(), where such a record counts 0, or return NaN "

@@ -1,13 +1,11 @@
 """One piece of a step's work: some records, their points, and a loss that may do anything.
 
 A task is plain arrays and a function, so it can be sent to any worker. It always comes back with
-numbers: what a loss raised, did not finish in time or gave that is no number is a NaN, which makes
-that record count 0.
+numbers: where a loss raised, was late or gave no number there is a NaN, and that record counts 0.
 
-Records must not touch each other: a record that fails may void its own values, never a neighbour's.
-Else the loss of one record would depend on another. With a time limit each record has a process of
-its own (`isolation`). Without one, records share the worker's interpreter; what one raises or says
-stays with it (`silence`), and a vectorised call that fails is taken apart.
+A record that fails may void its own values, never a neighbour's: else the loss of one record would
+depend on another. With a time limit each record has a process of its own (`isolation`). Without one,
+what a record raises or says stays with it (`silence`), and a vectorised call that fails is taken apart.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ class Work:
     # whether the loss takes rows of parameters and records, and gives as many values
     vectorized: bool
     timeout: float | None = None  # seconds for one call of the loss; None: as long as it takes
-    # the process and the thread that the run is in: who performs a task may be another
+    # the process and the thread of the run, which need not be those that perform a task
     home: tuple[str, int] = field(default_factory=_this_thread)
     terminal: str = field(default_factory=this_terminal)  # whose Ctrl-C ends the run
 
@@ -129,20 +127,13 @@ def _apart(task: Task, loss: Sealed) -> Float[np.ndarray, "number each"]:
     message = b""
     for i in range(task.number):
         if i == 0 or len(task.points) > 1:
-            message = _points_message(work, task.points[i])
-        if work.vectorized:
-            rows = [i] * task.each
-            record = jax.tree.map(lambda leaf, rows=rows: leaf[rows], task.records)
-        else:
-            record = jax.tree.map(lambda leaf, i=i: leaf[i], task.records)
+            calls = task.points[i][None] if work.vectorized else task.points[i]
+            params = [work.space.unflatten(each) for each in calls]
+            message = points_message(params, task.each if work.vectorized else None)
+        which = [i] * task.each if work.vectorized else i
+        record = jax.tree.map(lambda leaf, which=which: leaf[which], task.records)
         values[i] = values_apart(loss, work.timeout, message, record, task.each, worker=worker)
     return values
-
-
-def _points_message(work: Work, points: Float[np.ndarray, "each dim"]) -> bytes:
-    if work.vectorized:
-        return points_message([work.space.unflatten(points)], len(points))
-    return points_message([work.space.unflatten(point) for point in points], None)
 
 
 def _one_by_one(task: Task, loss: Loss) -> Float[np.ndarray, "number each"]:

@@ -1,14 +1,11 @@
 """The losses of records at shifted weights: in batches of one size, in one of three ways.
 
-*Layer by layer*: each operation of the model gets its shifted weights in a scratch buffer. Always
-works.
-*Recorded*: the same on an NVIDIA device, recorded once as a CUDA graph and played again. Starting the
-operations one by one from Python takes longer than many a model's operations do.
+*Layer by layer*: each operation gets its shifted weights in a scratch buffer. Always works.
+*Recorded*: the same on an NVIDIA device, as a CUDA graph: Python starts operations one by one slowly.
 *Together*: several shifts of a small model as one batch (`torch.func.vmap`).
 
 Which way is taken follows from sizes, devices and made-up records, never from a record. All batches
-have the same shape: the last one repeats its last record. So what is recorded fits all of them, and a
-record's values do not depend on how many others there are.
+have the same shape: the last one repeats its last record.
 
 Guarantee: the values of a record depend on that record and on public numbers alone, if the loss of a
 record does not depend on the records beside it (`rehearsal` tries that on made-up ones).
@@ -117,20 +114,25 @@ class ModelEvaluator:
             groups = range(0, len(shifts), self._together)
             found = [self._at_once(batch, shifts[at : at + self._together]) for at in groups]
             return of_people(torch.cat(found), batch.used).T
+        return self._one_by_one(self._play or self._by_layer, batch, shifts)
+
+    def _one_by_one(
+        self, way: Callable[[Batch], torch.Tensor], batch: Batch, shifts: Sequence[Shift]
+    ) -> torch.Tensor:
         found = []
         for shift in shifts:
             self._shifts.fill(*shift)
-            found.append((self._play or self._by_layer)(batch))
+            found.append(way(batch))
         return of_people(torch.stack(found), batch.used).T
 
     def _by_layer(self, batch: Batch) -> torch.Tensor:
         with self._weights.probed(self._shifts):
-            return one_each(self._loss(self._weights.model, mapped(_itself, batch.rows)), batch)
+            return one_each(self._loss, self._weights.model, batch)
 
     def _at_once(self, batch: Batch, shifts: Sequence[Shift]) -> torch.Tensor:
         def one(own: list[torch.Tensor]) -> torch.Tensor:
             with self._weights.replaced(own, torch.clone):
-                return one_each(self._loss(self._weights.model, mapped(_itself, batch.rows)), batch)
+                return one_each(self._loss, self._weights.model, batch)
 
         seeds, amounts = np.stack([s.seeds for s in shifts]), np.stack([s.amounts for s in shifts])
         return torch.func.vmap(one)(self._weights.stacked(seeds, amounts))
@@ -199,11 +201,7 @@ class ModelEvaluator:
         try:
             with torch.inference_mode():
                 found = self.of_batch(batch, shifts)
-                wanted = []
-                for shift in shifts:
-                    self._shifts.fill(*shift)
-                    wanted.append(self._by_layer(batch))
-                expected = of_people(torch.stack(wanted), batch.used).T
+                expected = self._one_by_one(self._by_layer, batch, shifts)
         except Exception:
             return False
         found, expected = found.double().cpu(), expected.double().cpu()
@@ -211,12 +209,11 @@ class ModelEvaluator:
         largest = float((expected[:, 1:] - expected[:, :1]).nan_to_num(0.0).abs().max())
         size = float(expected.nan_to_num(0.0).abs().max())
         rounding = _ROUNDING * float(torch.finfo(self._weights.tensors[0].dtype).eps) * size
-        return torch.allclose(
-            found, expected, rtol=0.0, atol=_ALIKE * largest + rounding, equal_nan=True
-        )
+        most = _ALIKE * largest + rounding
+        return torch.allclose(found, expected, rtol=0.0, atol=most, equal_nan=True)
 
     def tried(self, share: float, number: int) -> list[Shift]:
-        """No shift, and so many by a share of the usual size of each parameter's numbers."""
+        """No shift, and `number` shifts by a share of the usual size of each parameter's numbers."""
         chance, amounts = np.random.default_rng(0), share * self._weights.sizes_of_numbers()
         made = [Shift(chance.integers(2**63, size=len(amounts)), amounts) for _ in range(number)]
         return [Shift(made[0].seeds, np.zeros(len(amounts))), *made]
@@ -228,18 +225,14 @@ class ModelEvaluator:
             return self.of_batch(batch, shifts).double().cpu()
 
 
-def _itself(leaf: torch.Tensor) -> torch.Tensor:
-    return leaf
-
-
-def one_each(value: Any, batch: Batch) -> torch.Tensor:
+def one_each(loss: Loss, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """The loss of a batch, if it is one real number for each of its rows; raises else."""
+    value: Any = loss(model, mapped(lambda leaf: leaf, batch.rows))
     number = len(leaves(batch.rows)[0])
-    if not isinstance(value, torch.Tensor) or value.shape != (number,) or value.is_complex():
-        what = (
-            f"a tensor of shape {tuple(value.shape)} and type {value.dtype}"
-            if isinstance(value, torch.Tensor)
-            else type(value).__name__
-        )
-        raise ValueError(f"the loss gave {what} for {number} records")
-    return value
+    if isinstance(value, torch.Tensor):
+        if value.shape == (number,) and not value.is_complex():
+            return value
+        what = f"a tensor of shape {tuple(value.shape)} and type {value.dtype}"
+    else:
+        what = type(value).__name__
+    raise ValueError(f"the loss gave {what} for {number} records")
