@@ -69,7 +69,7 @@ def _all() -> list[Path]:
 
 
 def _ledger_at(path: Path) -> Path:
-    """The ledger that a path leads to; the path itself where it is none of what leads to one."""
+    """The ledger of a data file, a problem file or a run directory; any other path is one itself."""
     if is_data_file(path):
         found = data_ledger.find(path)
         if found is None:
@@ -141,17 +141,15 @@ def ledger_notes(plan: Plan, storage: Storage, source: Path | None) -> list[str]
 
 
 def about_ledger(storage: Storage, delta: float) -> str:
-    """What somebody needs to know whose run a ledger refused, in epsilons."""
+    """What the ledger that refused a run holds, in epsilons."""
     left = ""
     with contextlib.suppress(BlindstepError):
         account = read_ledger(storage.ledger_path)
-        spent = accounting.epsilon(account.spent(), delta) if account.spent() else 0.0
-        left = f", in which epsilon {round_up(spent, 4)} is spent"
+        numbers = spending_numbers(account, delta)
+        left = f", in which epsilon {round_up(numbers['epsilon'], 4)} is spent"
         if account.budget is not None:
-            budget = accounting.epsilon(account.budget, delta)
-            left += f" of a budget of {round_up(budget, 4)}"
-            rest = account.remaining()
-            less = accounting.epsilon(rest, delta) if rest else 0.0
-            left += f": what is left is epsilon {math.floor(1000 * less) / 1000:g}"
+            rest = math.floor(1000 * numbers["remaining_epsilon"]) / 1000
+            left += f" of a budget of {round_up(numbers['budget_epsilon'], 4)}"
+            left += f": what is left is epsilon {rest:g}"
         left += f" (at delta {delta:g})"
     return f"(The ledger is {storage.ledger_path}{left}. --ledger gives another one.)"

@@ -38,10 +38,8 @@ def _settings(database: str | None, key_file: str | None, **more: Any) -> Any:
     from dataclasses import replace
 
     given = {"database": database, "key_file": key_file, **more}
-    return replace(
-        Settings.from_environment(),
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return replace(Settings.from_environment(), **chosen)
 
 
 @contextlib.contextmanager
@@ -130,7 +128,7 @@ def _run(settings: Any, host: str, port: int, workers: int) -> None:
             log_level="warning",
             timeout_graceful_shutdown=10,
             server_header=False,
-            proxy_headers=False,  # anybody could write them, and have as many addresses as they like
+            proxy_headers=False,  # anyone could write them, and have any number of addresses
         )
 
 

@@ -121,7 +121,12 @@ def train(
         limit = None if budget is None else Privacy(budget, delta)
         privacy = Privacy(epsilon, delta, mu=mu)
         call = Call(privacy, method, whose, Storage(directory))
-        made = plan_for(call, space, records, given.params, lambda: _effort(given, each))
+
+        def effort() -> int:
+            """Evaluations of a record, each of which calls the loss `each` times, in a minute."""
+            return max(1, planned.of_compiled(given.loss, given.params, given.data) // each)
+
+        made = plan_for(call, space, records, given.params, effort)
         _refuse_secret(results, directory)
         ledger = ledger or ledger_of(given, directory, write=not dry_run)
         if dry_run:
@@ -176,11 +181,6 @@ def train(
         f"{place}: the ledger. All runs in it have spent epsilon {round_up(spent, 4)} at delta "
         f"{made.delta:g}; `blindstep ledger show {directory}` prints them."
     )
-
-
-def _effort(given: ProblemFile, rows: int) -> int:
-    """Evaluations of a record, each of which calls the loss `rows` times, in about a minute."""
-    return max(1, planned.of_compiled(given.loss, given.params, given.data) // rows)
 
 
 def _method(

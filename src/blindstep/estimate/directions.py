@@ -33,6 +33,8 @@ from blindstep.estimate import draws
 
 # Directions as arrays of neighbouring columns, from left to right; `join` makes them one array.
 Parts = tuple[Float[Array, "some _"], ...]
+# Numbers of directions; None: all of them.
+Which = Int[Array, " some"] | None
 # Every sampler by its name: a plan's file has the name alone.
 SAMPLERS: dict[str, type[Directions]] = {}
 
@@ -97,9 +99,7 @@ class Directions(eqx.Module):
         """
 
     @abc.abstractmethod
-    def rows(
-        self, prepared: PyTree, which: Int[Array, " some"] | None, directions: int, dim: int
-    ) -> Parts:
+    def rows(self, prepared: PyTree, which: Which, directions: int, dim: int) -> Parts:
         """Directions number `which` (0 .. directions - 1; None: all) of one key, in parts or whole.
 
         The same key and number give the same direction, however the numbers are split into calls,
@@ -109,7 +109,7 @@ class Directions(eqx.Module):
     def sample(
         self,
         key: Key[Array, ""],
-        which: Int[Array, " some"] | None,
+        which: Which,
         directions: int,
         dim: int,
         dtype: DTypeLike = jnp.float64,
@@ -142,13 +142,7 @@ class Sphere(Directions):
         """The keys themselves; an empty array carries the dtype."""
         return keys, jnp.zeros((keys.size, 0), dtype)
 
-    def rows(
-        self,
-        prepared: tuple[Key[Array, ""], Float[Array, "0"]],
-        which: Int[Array, " some"] | None,
-        directions: int,
-        dim: int,
-    ) -> Parts:
+    def rows(self, prepared: PyTree, which: Which, directions: int, dim: int) -> Parts:
         """Gaussian vectors divided by their lengths; direction j comes from the key's stream j."""
         key, like = prepared
         streams = jnp.arange(directions) if which is None else which
@@ -232,9 +226,7 @@ class Signs(Directions):
         """The keys as numbers; an empty array carries the dtype."""
         return key_number(keys), jnp.zeros((keys.size, 0), dtype)
 
-    def rows(
-        self, prepared: PyTree, which: Int[Array, " some"] | None, directions: int, dim: int
-    ) -> Parts:
+    def rows(self, prepared: PyTree, which: Which, directions: int, dim: int) -> Parts:
         """The signs of these directions, one part for each tensor."""
         key, like = prepared
         which = jnp.arange(directions) if which is None else which

@@ -125,8 +125,9 @@ class Supply(NamedTuple):
     @classmethod
     def of(cls, keys: Key[Array, " keys"], normals: int, signs: int, dtype: DTypeLike) -> Supply:
         """A supply of this many normal draws and signs for each key."""
-        stocks = normals_of_each(keys, normals, dtype), signs_of_each(keys, signs, dtype)
-        return cls(*map(_dispense, stocks), dtype, opaque_true(jax.random.key_data(keys)))
+        drawn = _dispense(normals_of_each(keys, normals, dtype))
+        signed = _dispense(signs_of_each(keys, signs, dtype))
+        return cls(drawn, signed, dtype, opaque_true(jax.random.key_data(keys)))
 
 
 def _dispense(stock: Float[Array, "stock keys"]) -> Take:
@@ -203,16 +204,15 @@ def stored(true: Bool[Array, ""], make: Callable[..., Made], *of: object) -> Mad
         return jax.tree.map(_row_major, make(*of))
 
     def never(*of: object) -> Made:
-        return jax.tree.map(lambda like: _row_major(_filler(like)), jax.eval_shape(make, *of))
+        # NaN in the branch that is never taken, so that a mistake could not go unseen.
+        def filler(like: jax.ShapeDtypeStruct) -> Array:
+            floating = jnp.issubdtype(like.dtype, jnp.floating)
+            return _row_major(jnp.full(like.shape, jnp.nan if floating else 0, like.dtype))
+
+        return jax.tree.map(filler, jax.eval_shape(make, *of))
 
     on_cpu = jax.default_backend() == "cpu"
     return jax.lax.cond(true, made, never, *of) if on_cpu else make(*of)
-
-
-def _filler(like: jax.ShapeDtypeStruct) -> Array:
-    """The result of the branch that is never taken: NaN, so that a mistake could not go unseen."""
-    floating = jnp.issubdtype(like.dtype, jnp.floating)
-    return jnp.full(like.shape, jnp.nan if floating else 0, like.dtype)
 
 
 def _row_major(x: Array) -> Array:

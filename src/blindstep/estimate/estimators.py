@@ -27,14 +27,17 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from blindstep.errors import count, positive
 from blindstep.estimate.bounds import Bounds, Differences, record_bound
-from blindstep.estimate.directions import Directions, Parts, first_of, join
+from blindstep.estimate.directions import Directions, Parts, Which, first_of, join
 from blindstep.estimate.draws import LANES
 from blindstep.estimate.vectors import Estimator, Query
 from blindstep.private.schedule import Kind
+
+# Two points for each of q directions.
+Pairs = Float[Array, "2 q dim"]
 
 
 class Sharing(enum.Enum):
@@ -98,13 +101,11 @@ class ValueEstimator(Estimator):
         """Compact directions of one key, as `rows` takes them."""
         return first_of(self.prepare(key[None]))
 
-    def rows(self, prepared: PyTree, which: Int[Array, " some"] | None = None) -> Parts:
+    def rows(self, prepared: PyTree, which: Which = None) -> Parts:
         """Directions number `which` (None: all) of one key, from its compact directions."""
         return self.sampler.rows(prepared, which, self.directions, self.dim)
 
-    def probes(
-        self, query: Query, directions: Parts, into: Float[Array, "2 q dim"] | None = None
-    ) -> Float[Array, "2 q dim"]:
+    def probes(self, query: Query, directions: Parts, into: Pairs | None = None) -> Pairs:
         """The pairs of points at which to evaluate the loss, one pair for each direction.
 
         They are written over the array `into`, if given.
@@ -119,9 +120,7 @@ class ValueEstimator(Estimator):
             into = jnp.zeros((2, len(directions[0]), self.dim), self.precision)
         return self.write_probes(query, directions, into, 0)
 
-    def write_probes(
-        self, query: Query, directions: Parts, into: Float[Array, "2 q dim"], place: int
-    ) -> Float[Array, "2 q dim"]:
+    def write_probes(self, query: Query, directions: Parts, into: Pairs, place: int) -> Pairs:
         """`into` with the points of these directions as pairs number `place`, `place` + 1, ..."""
         bases, offsets = self._pairs(query)
         start = 0

@@ -168,7 +168,10 @@ def _columns_last(
 
     axis_row, mirror_row = stored(true, place_each, axis, mirror)
     rows = stored(true, place_with_axis, children, axis_row)
-    row_slopes = _row_slopes(slope, len(starts), shape)
+    # Slopes in the columns-last layout, with 0 for the axis as the last child row.
+    slopes = jnp.pad(slope, ((0, 1), (0, 0), (0, 0)))
+    slopes = slopes.reshape(*slopes.shape[:2], len(starts), *shape)
+    row_slopes = jnp.transpose(slopes, (4, 0, 1, 3, 2))
     return LastLevel(rows, row_weights, row_slopes, mirror_row[:, 0]), reflected
 
 
@@ -226,15 +229,6 @@ def _row_weights(
     of_axis = np.zeros((turns.shape[0], 1, *turns.shape[2:]))
     of_axis[:, :, 0] = 1.0
     return jnp.concatenate([turns, jnp.asarray(of_axis, turns.dtype)], axis=1)
-
-
-def _row_slopes(
-    slope: Float[Array, "child_rows p frames"], pieces: int, shape: tuple[int, int]
-) -> Float[Array, "keys child_rows+1 p copies pieces"]:
-    """Slopes in the columns-last layout, with 0 for the axis as the last child row."""
-    slope = jnp.pad(slope, ((0, 1), (0, 0), (0, 0)))
-    slope = slope.reshape(*slope.shape[:2], pieces, *shape)
-    return jnp.transpose(slope, (4, 0, 1, 3, 2))
 
 
 def _all_rows(

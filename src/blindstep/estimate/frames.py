@@ -16,11 +16,11 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from blindstep.errors import InvalidArgument, count
 from blindstep.estimate import draws
-from blindstep.estimate.directions import Directions, Moments, Parts, first_of
+from blindstep.estimate.directions import Directions, Moments, Parts, Which, first_of
 from blindstep.estimate.frame_building import (
     LastLevel,
     build,
@@ -75,11 +75,7 @@ class Haar(Frame):
         return jax.vmap(frame)(keys)
 
     def rows(
-        self,
-        prepared: Float[Array, "q dim"],
-        which: Int[Array, " some"] | None,
-        directions: int,
-        dim: int,
+        self, prepared: Float[Array, "q dim"], which: Which, directions: int, dim: int
     ) -> Parts:
         """Rows of the frame, as they are."""
         return (prepared if which is None else take_rows(prepared, which),)
@@ -137,11 +133,7 @@ class Structured(Frame):
         )
 
     def rows(
-        self,
-        prepared: tuple[LastLevel, ...],
-        which: Int[Array, " some"] | None,
-        directions: int,
-        dim: int,
+        self, prepared: tuple[LastLevel, ...], which: Which, directions: int, dim: int
     ) -> Parts:
         """The rows asked for, multiplied out: one part for each size of block."""
         parts = [

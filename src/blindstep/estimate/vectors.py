@@ -38,8 +38,7 @@ class Estimator(eqx.Module):
 
     The vector is a GRAD or a DIFF in `gradient_size` coordinates, and, if `curve` is not 0, the loss as
     one more coordinate: curve x clip x (loss / LARGEST, clamped to [-1, 1]). The others are then
-    clipped on their own. So the whole is at most clip sqrt(1 + curve^2) long, and neither part takes
-    room from the other.
+    clipped on their own, so that the whole is at most clip sqrt(1 + curve^2) long.
     """
 
     dim: eqx.AbstractVar[int]  # d, the number of parameters
@@ -127,8 +126,5 @@ class Vectors(abc.ABC):
     def ahead(
         self, keys: Key[Array, " steps"], batch: int
     ) -> Callable[[Int[Array, ""]], "Vectors"]:
-        """Draw the directions of several steps at once; gives the vectors of each of these steps.
-
-        Needs only the steps' public keys, which are known before their points.
-        """
+        """Draw the directions of several steps at once, from their keys; gives each step's vectors."""
         return lambda _: self

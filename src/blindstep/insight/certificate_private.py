@@ -36,10 +36,10 @@ from blindstep.ledger import files
 from blindstep.ledger.account import RunIdentity
 from blindstep.ledger.ledger import Ledger, cohort_of
 from blindstep.ledger.storage import LEDGER
+from blindstep.losses.engines import Task, Work, perform
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.evaluators import CompiledLoss, LossEvaluator, PlainLoss
 from blindstep.losses.pytrees import Loss, ParameterSpace
-from blindstep.losses.tasks import Task, Work, perform
 from blindstep.planning.checks import check_delta
 from blindstep.planning.theory import clip_bias
 from blindstep.private.clip import unit_of

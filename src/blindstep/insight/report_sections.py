@@ -57,17 +57,13 @@ def answer(content: Content) -> Html:
             for at, value in np.ndenumerate(part)
         ]
         return section(heading, said, table(("", "value"), rows))
-    sizes = [
-        (None, (name, "×".join(map(str, part.shape)) or "1", *map(rounded, _extent(part))))
-        for name, part in parts.items()
-    ]
+    sizes: list[tuple[None, tuple[object, ...]]] = []
+    for name, part in parts.items():
+        values = np.asarray(part, np.float64)
+        extent = float(values.min()), float(values.max()), float(np.sqrt(np.mean(values**2)))
+        sizes.append((None, (name, "×".join(map(str, part.shape)) or "1", *map(rounded, extent))))
     columns = ("", "shape", "smallest", "largest", "root mean square")
     return section(heading, said, table(columns, sizes))
-
-
-def _extent(part: np.ndarray) -> tuple[float, float, float]:
-    values = np.asarray(part, np.float64)
-    return float(values.min()), float(values.max()), float(np.sqrt(np.mean(values**2)))
 
 
 def noise(content: Content) -> Html:
@@ -201,7 +197,7 @@ def plan(content: Content) -> Html:
 
 
 def ledger(content: Content) -> Html:
-    """Who spent how much on these records."""
+    """What each run has spent on these records."""
     spending, heading = content.spending, "The ledger"
     if spending is None:
         return section(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from blindstep.estimate.gradients import vectors_of_loss
@@ -54,10 +54,8 @@ def privacy_table(privacy: Privacy) -> Table:
 
 
 def _table(title: str, first: str, rows: Iterable[tuple[str, str, str]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column(first, style="bold")
-    table.add_column("value", justify="right")
-    table.add_column("meaning", style="dim")
+    columns = Column(first, style="bold"), Column("value", justify="right")
+    table = Table(*columns, Column("meaning", style="dim"), title=title, title_justify="left")
     for row in rows:
         table.add_row(*row)
     return table

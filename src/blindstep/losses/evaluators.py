@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from blindstep.errors import InvalidArgument
+from blindstep.losses.engines import number, quietly
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.pytrees import (
     Loss,
@@ -20,7 +21,6 @@ from blindstep.losses.pytrees import (
     count_records,
 )
 from blindstep.losses.silence import silence
-from blindstep.losses.tasks import number, quietly
 
 Points = Float[np.ndarray, "sets some dim"]
 Rows = Int[np.ndarray, "sets batch"]

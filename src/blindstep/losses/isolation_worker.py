@@ -1,7 +1,7 @@
 """The supervisor: a small process that evaluates every record in a process of its own, a *sandbox*.
 
 `isolation.py` starts this file by its path, so it imports the standard library and nothing else: a
-supervisor holds what the loss needs, no JAX unless the loss does. It has one thread. For each record it
+supervisor holds what the loss needs, no JAX unless the loss does. For each record its one thread
 
     forks a sandbox -> reads the values that the sandbox writes, each within the time limit -> kills the
     sandbox and all that it started -> answers, NaN where a value is missing
@@ -41,8 +41,7 @@ except ImportError:  # Windows: there, time limits are refused
 NAN = struct.pack("<d", float("nan"))
 # Seconds to wait for a killed sandbox to disappear. After that it is left to the kernel.
 _PATIENCE = 1.0
-# Seconds without a message after which a supervisor ends, so that none is left in the workers of a
-# cluster after the run. A new one is started when needed.
+# Seconds without a message after which a supervisor ends, so that none is left in a cluster's workers.
 _IDLE = 300.0
 # Bytes that a sandbox may always have, on machines with many processors and little memory.
 _LEAST_ROOM = 2**28

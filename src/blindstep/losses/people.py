@@ -160,7 +160,9 @@ def grouped(people: Any, number: int, rows: int) -> Grouped:
     starts = np.cumsum(totals) - totals
     own = np.argsort(person, kind="stable")  # person by person, in the order of the table
     among = np.arange(number) - np.repeat(starts, totals)
-    chosen = own[np.lexsort((_hash(person[own], among), person[own]))]
+    # No two pairs of a person and a place have the same number, which `mix` makes look random.
+    pair = person[own].astype(np.uint64) << np.uint64(32) | among.astype(np.uint64)
+    chosen = own[np.lexsort((mix(pair + np.uint64(1)), person[own]))]
     used = np.minimum(totals, rows)
     slot = np.where(np.arange(rows) < used[:, None], np.arange(rows), 0)
     return Grouped(chosen[starts[:, None] + slot], used.astype(np.int32))
@@ -192,11 +194,6 @@ def _places(people: Any, number: int) -> Int[np.ndarray, " number"]:
             "leave them out; a common name for them would make them one person."
         )
     return np.unique(identifiers, return_inverse=True)[1].reshape(-1)
-
-
-def _hash(person: Int[np.ndarray, " number"], among: Int[np.ndarray, " number"]) -> np.ndarray:
-    """64 bits for each pair, no two alike; a public function."""
-    return mix((person.astype(np.uint64) << np.uint64(32) | among.astype(np.uint64)) + np.uint64(1))
 
 
 def _taken(leaf: Any, index: Int[np.ndarray, "people rows"]) -> Any:

@@ -16,8 +16,8 @@ from blindstep.torch.evaluate import Loss, ModelEvaluator, one_each
 from blindstep.torch.records import KINDS, Batch, Records, leaves
 from blindstep.torch.weights import Weights
 
-# How much the loss of a record may change with the records beside it, as a share of all: the shapes and
-# the record's place are the same, so that not even roundings differ.
+# How much the loss of a record may change with the records beside it, as a share of all losses: shapes
+# and places are the same, so that not even roundings differ.
 _ROUNDING = 1e-5
 _FAR, _OFTEN = 3.0, 8
 _SWITCH = (

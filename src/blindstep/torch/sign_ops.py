@@ -1,4 +1,4 @@
-"""Signs of `estimate.signs` in PyTorch: the same integers on every device, made where they are used."""
+"""Signs of `estimate.directions` in PyTorch: the same integers on every device, made where used."""
 
 from __future__ import annotations
 
