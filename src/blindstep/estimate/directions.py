@@ -40,7 +40,7 @@ SAMPLERS: dict[str, type[Directions]] = {}
 
 
 def sampler_named(name: object) -> type[Directions]:
-    """The sampler of this name, of this package or of anybody's."""
+    """The sampler of this name, of this package or of another one."""
     if not isinstance(name, str) or name not in SAMPLERS:
         raise InvalidArgument(
             f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}: for one of your own, import "

@@ -30,11 +30,14 @@ _SINE = (
 LANES = 16
 
 Take = Callable[[int, int], Float[Array, "rows frames"]]
+# Arguments of the generator, which broadcast, and what it gives.
+Keys = Key[Array, "*#shape"]
+Counter = UInt32[Array, "*#shape"]
+Words = UInt32[Array, "*shape"]
+Numbers = Float[Array, "*shape"]
 
 
-def threefry(
-    key: Key[Array, "*#shape"], counter: UInt32[Array, "*#shape"], stream: UInt32[Array, "*#shape"]
-) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
+def threefry(key: Keys, counter: Counter, stream: Counter) -> tuple[Words, Words]:
     """Two random words: Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw 2011).
 
     This is the generator behind `jax.random`, whose own loop is several times slower on a CPU.
@@ -150,11 +153,8 @@ def _counters_and_keys(
 
 
 def _two_normals(
-    key: Key[Array, "*#shape"],
-    counter: UInt32[Array, "*#shape"],
-    stream: UInt32[Array, "*#shape"],
-    dtype: DTypeLike,
-) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    key: Keys, counter: Counter, stream: Counter, dtype: DTypeLike
+) -> tuple[Numbers, Numbers]:
     """Two independent standard normal draws: r cos a and r sin a (Box and Muller)."""
     a, b = threefry(key, counter, stream)
     radius = jnp.sqrt(-2.0 * jnp.log(_uniform(a, dtype)))
@@ -163,18 +163,18 @@ def _two_normals(
     return radius * _sine(turn) * _sign(b), radius * _sine(1.0 - turn) * _sign(b >> 1)
 
 
-def _sign(words: UInt32[Array, "*shape"]) -> Float[Array, "*shape"]:
+def _sign(words: Words) -> Numbers:
     """1 or -1, by the lowest bit of each word."""
     return 1.0 - 2.0 * (words & 1).astype(jnp.int32).astype(jnp.float32)
 
 
-def _uniform(words: UInt32[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
+def _uniform(words: Words, dtype: DTypeLike) -> Numbers:
     """Odd multiples of 2^-24 in (0, 1), from the upper 23 bits; 1 - u has the same law as u."""
     odd = ((words >> 8) | 1).astype(jnp.int32)
     return odd.astype(dtype) * 2.0**-24
 
 
-def _sine(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def _sine(t: Numbers) -> Numbers:
     """sin(pi t / 2) for t in (0, 1)."""
     if t.dtype == jnp.float64:
         return jnp.sin((jnp.pi / 2.0) * t)

@@ -81,7 +81,7 @@ class ValueEstimator(Estimator):
         positive("smoothing", self.smoothing)
         positive("reach", self.reach)
         self.bounds.require_finite(needs_diff=False)
-        self.sampler.gain(self.directions, self.dim)  # raises if there are not so many
+        self.sampler.gain(self.directions, self.dim)  # raises if there are fewer
 
     @property
     def shared(self) -> bool:
@@ -196,7 +196,7 @@ def gain_of(sampler: Directions, sharing: Sharing, directions: int, dim: int) ->
     With directions of its own the vector is (d/q) sum_j c_j u_j, and this is the sampler's gain. With
     shared directions it is (d/q) (c_1, .., c_q), of length d / sqrt(q) at most.
     """
-    gain = sampler.gain(directions, dim)  # raises if there are not so many
+    gain = sampler.gain(directions, dim)  # raises if there are fewer
     return gain if sharing is Sharing.RECORD else dim / math.sqrt(directions)
 
 

@@ -97,7 +97,7 @@ def finish_rows(
 
 
 def take_rows(rows: Float[Array, "n ..."], which: Int[Array, " k"]) -> Float[Array, "k ..."]:
-    """rows[which], in the way that is fastest for so many."""
+    """rows[which], in the way that is fastest for this number of rows."""
     if which.size > _FEW_ROWS:
         return jnp.take(rows, which, axis=0, mode="clip")
     return jnp.stack([jax.lax.dynamic_index_in_dim(rows, i, keepdims=False) for i in which])

@@ -95,7 +95,9 @@ def search(
     return Bundle(points, found, shortest_in_hull(found))
 
 
-def _candidates(shortest: Point, found: Points, random: np.random.Generator) -> Points:
+def _candidates(
+    shortest: Point, found: Points, random: np.random.Generator
+) -> Float[np.ndarray, "candidates dim"]:
     """Steps of norm at most 1 from the centre, a quarter of each kind."""
     each, dim = CANDIDATES // 4, shortest.size
     down = -_unit(shortest[None])

@@ -165,7 +165,7 @@ def _scaled(name: str, column: Any, scale: tuple[float, float]) -> Float[np.ndar
     try:
         numbers = values.astype(np.float64) if values.dtype.kind in "biufO" else None
     except (TypeError, ValueError):
-        numbers = None  # its message would hold the cell, and the cell is somebody's
+        numbers = None  # its message would hold the cell, which is a person's secret
     if numbers is None or numbers.ndim != 1:
         raise InvalidArgument(
             f"column {name!r} is not one of numbers: give it a list in `categories`, turn dates into "

@@ -345,7 +345,7 @@ def _apart(task: Task, loss: Sealed) -> Float[np.ndarray, "number each"]:
     if not worker and work.home[1] != threading.get_ident():
         raise InvalidArgument(
             "`timeout` with threads: they share one interpreter, through which one record's work "
-            "delays another's, and who is late would depend on others. Give processes, such as "
+            "delays another's, so that being late would depend on others. Give processes, such as "
             "executor=lambda: get_reusable_executor(max_workers=2) of loky, or leave `timeout` out."
         )
     ready(loss, work.timeout)  # also for no record: shows whether the loss can be loaded here

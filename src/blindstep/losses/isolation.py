@@ -1,8 +1,7 @@
 """Evaluations with a time limit: each record in a sandbox, a process of its own that can be killed.
 
-Each thread that performs tasks (in a pool's worker, Dask's, Ray's, or the run itself) has a
-supervisor, a process that runs `isolation_worker.py`. The supervisor receives the loss once, and
-then, for each record, the parameters and the record.
+Each thread that performs tasks (in a worker, or the run itself) has a supervisor, a process that runs
+`isolation_worker.py`. It receives the loss once, and then, for each record, parameters and the record.
 
 Guarantee: a record's values depend on the record, the points and the loss, and on whether its own
 calls finished in time. A supervisor that dies is replaced and the record in its sandbox is evaluated

@@ -8,7 +8,7 @@ supervisor holds what the loss needs, no JAX unless the loss does. For each reco
 
 Guarantee: what a record does in its sandbox (spin, sleep, hoard, exit, crash, raise, print, change the
 interpreter) ends with the sandbox. The limit is measured here, where nothing else is done, and a value
-that is there is read before anybody is called late. So only the machine's total load is shared.
+that is there is read before its record is called late. So only the machine's total load is shared.
 
 Messages begin with their kind: L loads a loss, P sets the points for all records that follow, R asks
 for one record's values.

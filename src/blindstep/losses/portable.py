@@ -2,7 +2,7 @@
 
 *A person* is a record (rows, used): `rows` slots, of which the first `used` hold rows that count. The
 other slots repeat a row of the same person. They are evaluated too and do not count, so that the number
-of calls does not reveal how many rows somebody has:
+of calls does not reveal how many rows a person has:
 
     f_person(params, (rows, used)) = sum over k < used of f(params, rows_k) / used
 
@@ -54,7 +54,7 @@ class VectorizedPersonLoss:
     loss: Callable[[Any, Any], Any]
 
     def __call__(self, params: Any, people: tuple[Sequence[Any], Any]) -> np.ndarray | None:
-        """The mean of each person; None if a call failed in which somebody's row counts.
+        """The mean of each person; None if a call failed in which a row counts.
 
         Then the driver asks each person alone, as it does for any vectorised call that fails.
         """

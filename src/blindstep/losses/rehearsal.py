@@ -10,6 +10,7 @@ Guarantee: only names, shapes and dtypes of the data are used, which are public;
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import tempfile
@@ -103,11 +104,12 @@ def rehearse_compiled(
     record, or a gradient that sees nothing of the loss (InvalidArgument), and values or gradients that
     are never finite (`LossNotFinite`).
     """
-    records, value = made_up(data), _with_gradient if differentiated else _value
+    records = made_up(data)
 
     def attempt(place: int) -> Trial:
         record = jax.tree.map(lambda leaf: leaf[place], records)
-        return _here(lambda *given: np.asarray(value(loss, *given)), params, record, None)
+        value = functools.partial(_value, loss, differentiated)
+        return _here(lambda *given: np.asarray(value(*given)), params, record, None)
 
     what = "the loss or its gradient" if differentiated else "the loss"
     if _judge(attempt, data, what) and differentiated:
@@ -115,13 +117,10 @@ def rehearse_compiled(
 
 
 @eqx.filter_jit
-def _value(loss: Loss, params: PyTree, record: PyTree) -> Any:
-    return voiding(loss)(params, record)
-
-
-@eqx.filter_jit
-def _with_gradient(loss: Loss, params: PyTree, record: PyTree) -> Any:
-    """The value; not finite where the gradient is not."""
+def _value(loss: Loss, differentiated: bool, params: PyTree, record: PyTree) -> Any:
+    """The value; if it will be differentiated, not finite where the gradient is not."""
+    if not differentiated:
+        return voiding(loss)(params, record)
     value, gradient = jax.value_and_grad(voiding(loss))(params, record)
     return value + sum(0.0 * jnp.sum(leaf) for leaf in jax.tree.leaves(gradient))
 

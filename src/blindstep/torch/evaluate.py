@@ -303,9 +303,7 @@ class ModelGroup(TorchGroup):
         every = self.gather("values", own)
         if every is None:
             return np.empty((0, len(shifts)))
-        dealt = [
-            every[number % self.number][number // self.number] for number in range(len(batches))
-        ]
+        dealt = [every[n % self.number][n // self.number] for n in range(len(batches))]
         if any(len(part) != len(own) for part, own in zip(dealt, batches, strict=True)):
             raise InvalidArgument(
                 "a process gave the values of other records than it was asked for."
