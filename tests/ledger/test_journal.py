@@ -127,7 +127,7 @@ def reseal(lines, number, **changes):
 @pytest.mark.parametrize(
     ("number", "changes", "says"),
     [
-        (0, {"schema": SCHEMA - 1}, "use the version that wrote it"),
+        (0, {"schema": SCHEMA + 1}, "use the version that wrote it"),
         (0, {"id": 5}, "no text"),
         (1, {"kind": "ledger"}, "one first entry"),
         (1, {"kind": "gift"}, "no kind of entry"),

@@ -67,7 +67,7 @@ def test_a_plan_file_names_its_parts():
     told = json.loads(bs.plan(bs.Auto(), **SIZES).to_json())
     assert told["estimate"]["kind"] == "values"
     assert told["calibration"]["number"] == 4
-    assert told["comparison"] == {"batch": SIZES["records"], "share": 0.1, "number": 3}
+    assert told["comparison"] == {"batch": SIZES["records"] // 2, "share": 0.1, "number": 3}
     assert told["learner"]["name"] == "heeding"
 
 

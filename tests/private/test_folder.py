@@ -17,8 +17,8 @@ def test_it_is_read_in_one_sitting():
     said = re.search(r"\(([\d,]+) lines, ([\d,]+) words\)", ABOUT)
     assert abs(lines - int(said[1].replace(",", ""))) < 100
     assert abs(words - int(said[2].replace(",", ""))) < 600
-    assert 50 <= words / 200 <= 70
-    assert "It takes an hour to read" in ABOUT
+    assert 75 <= words / 200 <= 90
+    assert "It takes an hour and a half to read" in ABOUT
     assert max(text.count("\n") for text in TEXTS.values()) <= 400
 
 

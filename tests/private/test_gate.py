@@ -314,7 +314,9 @@ def test_rows_follow_the_schedule_through_passes():
     gate = make_gate(make_terms(records=2 * ROWS + 3, blocks=5))
     schedule = gate.terms.schedule
     for release in (0, 7, 8, 19, 3):
-        order = schedule.order(gate.public, release // schedule.releases_per_pass)
+        order = schedule.order(
+            gate.public, fresh_keys(0).noise, release // schedule.releases_per_pass
+        )
         np.testing.assert_array_equal(gate.rows(release), schedule.rows(order, release))
     with pytest.raises(InvalidArgument, match="release 20 is not one"):
         gate.rows(20)

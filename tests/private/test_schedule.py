@@ -11,6 +11,7 @@ from blindstep.private.noise import fresh_keys
 from blindstep.private.schedule import MOST_RELEASES_IN_A_BLOCK, Kind, Schedule
 
 sizes = st.integers(1, 12)
+SECRET = fresh_keys(1).noise
 
 
 @pytest.fixture(scope="module")
@@ -43,21 +44,21 @@ def test_no_record_answers_twice_in_a_pass(public, first, diff, period, fit, spa
 
 def test_an_order_is_a_permutation_and_a_function_of_public_key_and_pass_alone(public):
     schedule = Schedule(50, 5, 1, 2, 30)
-    orders = [schedule.order(public, turn) for turn in range(3)]
+    orders = [schedule.order(public, SECRET, turn) for turn in range(3)]
     for order in orders:
         assert sorted(order) == list(range(50))
     assert len({tuple(order) for order in orders}) == 3
     for other in (Schedule(50, 1, 1, 1, 1), Schedule(50, 5, 1, 2, 30)):
-        np.testing.assert_array_equal(other.order(public, 1), orders[1])
+        np.testing.assert_array_equal(other.order(public, SECRET, 1), orders[1])
     again = jax.random.wrap_key_data(jax.random.key_data(public))
-    np.testing.assert_array_equal(schedule.order(again, 2), orders[2])
-    assert np.any(schedule.order(fresh_keys(4).public, 0) != orders[0])
+    np.testing.assert_array_equal(schedule.order(again, SECRET, 2), orders[2])
+    assert np.any(schedule.order(fresh_keys(4).public, SECRET, 0) != orders[0])
 
 
 def test_an_order_is_uniform(public):
     """Each record is as likely in each place: 20 records, 400 passes."""
     schedule = Schedule(20, 1, 1, 1, 1)
-    orders = np.stack([schedule.order(public, turn) for turn in range(400)])
+    orders = np.stack([schedule.order(public, SECRET, turn) for turn in range(400)])
     seen = np.stack([np.bincount(column, minlength=20) for column in orders.T])
     statistic = np.sum((seen - 20.0) ** 2 / 20.0)
     assert 200 < statistic < 560  # chi-square of 361 degrees of freedom: beyond at 1e-7

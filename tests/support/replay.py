@@ -19,6 +19,7 @@ import pytest
 from jax.experimental import io_callback
 
 from blindstep.private.gate import Permit
+from blindstep.private.noise import fresh_keys
 
 _TAPE: list[tuple[int, np.ndarray, np.ndarray]] = []
 _FROZEN: dict[str, np.ndarray | None] = {"releases": None}
@@ -54,8 +55,8 @@ def taped(frozen=None):
     """Inside, permits write down what they release; with `frozen`, they release its rows instead."""
     real_mean, real_release, increments = Permit._mean, Permit.release, []
 
-    def mean(permit, rows, kind, contributions):
-        increments.append(real_mean(permit, rows, kind, contributions))
+    def mean(permit, rows, held, kind, contributions):
+        increments.append(real_mean(permit, rows, held, kind, contributions))
         return increments[-1]
 
     def release(permit, memory, kind, contributions):
@@ -92,7 +93,7 @@ def steps_with(plan, public, record: int) -> list[int]:
     schedule = plan.schedule
     found = []
     for release in range(schedule.releases):
-        order = schedule.order(public, release // schedule.releases_per_pass)
+        order = schedule.order(public, fresh_keys(0).noise, release // schedule.releases_per_pass)
         if record in schedule.rows(order, release):
             found.append(release)
     return found

@@ -19,6 +19,7 @@ from blindstep.cli.problem_file import ProblemFile
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.insight.tables import read_spending, spending_numbers, spending_table
 from blindstep.ledger import data_ledger
+from blindstep.ledger.account import Account
 from blindstep.ledger.ledger import read_ledger
 from blindstep.ledger.storage import Storage
 from blindstep.planning.plan import Plan
@@ -112,9 +113,9 @@ def ledger_of(given: ProblemFile, directory: Path, *, write: bool) -> Path | Non
 
 def ledger_notes(plan: Plan, storage: Storage, source: Path | None) -> list[str]:
     """Where spending is written down, whose it is, and what other runs have spent."""
-    spent, path = 0.0, storage.ledger_path
+    account, path = Account(), storage.ledger_path
     with contextlib.suppress(BlindstepError):  # none yet; or damaged, which the run itself says
-        spent = read_ledger(path).spent()
+        account = read_ledger(path)
     if storage.ledger is None:
         notes = [
             f"What it spends is written to {path}. Runs on the same people add up where they share a "
@@ -128,11 +129,10 @@ def ledger_notes(plan: Plan, storage: Storage, source: Path | None) -> list[str]
                 f"{source} has held other records before. They are taken for the same people; if they "
                 "are others, give --ledger."
             )
-    if spent and not storage.begun:
-        before, after = (
-            round_up(accounting.epsilon(mu, plan.delta), 4)
-            for mu in (spent, accounting.compose([spent, plan.mu]))
-        )
+    if account.spent() and not storage.begun:
+        both = accounting.compose([account.spent(), plan.mu])
+        together = accounting.epsilon(both, plan.delta, account.secrecy() + plan.secrecy)
+        before, after = (round_up(each, 4) for each in (account.epsilon(plan.delta), together))
         notes.append(
             f"They have spent epsilon {before} at delta {plan.delta:g} so far, and with this run it is "
             f"{after}. --budget sets a limit for all of them."

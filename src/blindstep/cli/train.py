@@ -150,7 +150,7 @@ def train(
         place, title = Storage(directory, ledger).ledger_path, f"A private run: {problem.name}"
         page = write_report(result, results / "report.html", title=title, ledger=place)
         files["report"] = str(page)
-        spent = accounting.epsilon(read_ledger(place).spent(), made.delta)
+        spent = read_ledger(place).epsilon(made.delta)
     except StorageError as error:
         if isinstance(error, LedgerError) and (ledger or directory.exists()):
             notes.print(about_ledger(Storage(directory, ledger), delta))
@@ -301,7 +301,8 @@ def _show_cost(given: ProblemFile, plan: Plan, storage: Storage, rows: int, as_j
         seconds = _seconds_of_one(given)
     _check_place(storage)
     require_room(storage, plan.mu)
-    spent = account_at(storage).spent()
+    account = account_at(storage)
+    spent = account.spent()
     total = accounting.compose([spent, plan.mu])
     evaluations = plan.evaluations * rows
     if as_json:
@@ -320,7 +321,8 @@ def _show_cost(given: ProblemFile, plan: Plan, storage: Storage, rows: int, as_j
         budget = f"epsilon {plan.epsilon:.4g} at delta {plan.delta:g} (mu {plan.mu:.4g})"
         print(f"The run would spend {budget}.")
         if spent:
-            at = f"epsilon {accounting.epsilon(total, plan.delta):.4g} at that delta"
+            secrecy = account.secrecy() + plan.secrecy
+            at = f"epsilon {accounting.epsilon(total, plan.delta, secrecy):.4g} at that delta"
             print(f"With what the ledger holds: mu {total:.4g}, {at}.")
     print(
         f"{evaluations:,} evaluations of the loss, which take about {_time(evaluations * seconds)} at "

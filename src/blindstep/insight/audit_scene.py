@@ -237,7 +237,7 @@ def _watch(
                 grads, diffs = jnp.split(rows, [schedule.first_batch])
                 permit = Permit(
                     *(terms, key, first, first + period, grads[None]),
-                    diffs.reshape(period - 1, schedule.diff_batch),
+                    *(diffs.reshape(period - 1, schedule.diff_batch), np.empty(0, int)),
                     table=schedule.records,
                 )
                 memory = Memory(first, Gate.first_memory(terms).buffers)

@@ -217,7 +217,7 @@ def in_numbers(content: Content) -> Html:
     pictures = tag(
         "div",
         figure(
-            epsilon_curve(privacy.mu, privacy.delta, privacy.slack),
+            epsilon_curve(privacy.mu, privacy.delta, privacy.slack + privacy.secrecy),
             "Epsilon and delta are one curve: the smaller the additive slack delta, the larger "
             "epsilon.",
         ),

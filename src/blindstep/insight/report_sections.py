@@ -143,7 +143,8 @@ def stationarity(content: Content) -> Html:
         after.extend(note(f"Assumes that {each}.") for each in made.assumes)
         if made.privacy is not None:
             both = accounting.compose([content.privacy.mu, made.privacy.mu])
-            slack = content.privacy.slack + made.privacy.slack
+            parts = (content.privacy, made.privacy)
+            slack = sum(part.slack + part.secrecy for part in parts)
             epsilon = accounting.epsilon(both, content.privacy.delta, slack)
             after.append(
                 paragraph(

@@ -26,6 +26,7 @@ from blindstep.private import accounting
 from blindstep.private.noise import fresh_keys
 from blindstep.private.schedule import Kind
 from blindstep.private.statement import DEFAULT_DELTA, Privacy, round_up
+from blindstep.private.terms import ZERO_OUT
 
 
 def plan_table(plan: Plan) -> Table:
@@ -94,13 +95,13 @@ def spending_numbers(account: Account, delta: float | None = None) -> dict[str, 
                 "steps_replayed": sum(attempt.replayed for attempt in run.attempts),
                 "attempts": len(run.attempts),
                 "mu": account.spent(name),
-                "epsilon": _epsilon(account.spent(name), run.identity.delta),
+                "epsilon": account.epsilon(run.identity.delta, name),
                 "delta": run.identity.delta,
             }
             for name, run in runs.items()
         ],
         "mu": account.spent(),
-        "epsilon": _epsilon(account.spent(), delta),
+        "epsilon": account.epsilon(delta),
         "budget_mu": account.budget,
         "budget_epsilon": None if account.budget is None else _epsilon(account.budget, delta),
         "remaining_mu": None if unlimited else remaining,
@@ -111,11 +112,15 @@ def spending_numbers(account: Account, delta: float | None = None) -> dict[str, 
 def spending_table(account: Account, delta: float | None = None) -> Table:
     """The same as a table. Epsilons do not add up: mu does, in squares."""
     numbers = spending_numbers(account, delta)
+    unit, how = (account.unit or "nobody yet").removesuffix(f" ({ZERO_OUT})"), "replacing"
+    if account.unit is not None and account.unit.endswith(ZERO_OUT + ")"):
+        how = "leaving out or adding"
+    changed = f"{how} {unit}"
     # As Text: names are the user's own, and may look like markup.
     title = Text(f"Spent on the people of {str(account.cohort)[:40]}", style="table.title")
     caption = Text(
         "A run's epsilon is at the run's own delta; total, budget and remaining are at delta "
-        f"{numbers['delta']:g}. All are for replacing {account.unit or 'nobody yet'}."
+        f"{numbers['delta']:g}. All are for {changed}."
     )
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column("run", style="bold", overflow="fold")

@@ -6,8 +6,9 @@ its steps follow (`private.terms`). Everything composes on the same people:
 
     mu = sqrt(sum over runs, attempts and passes of mu_per_pass^2)
 
-which is true of mus about the same *unit*. A record and a person with several rows are not the same,
-so a ledger holds runs about one of them.
+which is true of mus about the same *unit* and the same *neighbours*. A record and a person with several
+rows are not the same, nor are a record that is replaced and one that is left out, so a ledger holds
+runs about one of them. Secret batches cost a secrecy beside mu; secrecies add up.
 
 An *attempt* is a run under one noise key. A run needs one. A second attempt (the key was lost in a
 crash) charges the passes that it touches again, wherever it goes on: a step's contribution is then in
@@ -24,8 +25,11 @@ from blindstep import errors
 from blindstep.errors import InvalidArgument, finite, positive, probability
 from blindstep.private import accounting
 from blindstep.private.accounting import RECORD
+from blindstep.private.terms import PRESENCES, REPLACE
 
-SCHEMA = 3
+# 4 added secrecy_per_pass and neighbours, without which a run has public batches and "replace".
+SCHEMA, _SCHEMAS = 4, (3, 4)
+_ADDED = {"neighbours", "secrecy_per_pass"}
 # A run planned to spend a whole budget in several passes meets it only up to rounding.
 ROUNDING = 1e-12
 
@@ -43,6 +47,8 @@ class RunIdentity:
     passes: int  # how often the run goes through the records
     delta: float  # where its epsilon is quoted
     unit: str = RECORD  # what its mu is about (`Statement.unit`); parentheses explain it
+    neighbours: str = REPLACE  # which change of a unit (`Terms.neighbours`)
+    secrecy_per_pass: float = 0.0  # what a pass of secret batches costs beside its mu
 
     def __post_init__(self) -> None:
         for name in ("run", "plan", "data", "noise_key", "unit"):
@@ -52,6 +58,10 @@ class RunIdentity:
         for name in ("steps_per_pass", "passes"):
             object.__setattr__(self, name, errors.count(name, getattr(self, name)))
         object.__setattr__(self, "delta", probability("delta", self.delta))
+        if self.neighbours not in PRESENCES:
+            raise InvalidArgument(f"neighbours: {self.neighbours!r} is none of {list(PRESENCES)}.")
+        if not 0.0 <= finite("secrecy_per_pass", self.secrecy_per_pass) < 1.0:
+            raise InvalidArgument(f"secrecy_per_pass: {self.secrecy_per_pass:g} is no probability.")
 
     @property
     def steps(self) -> int:
@@ -61,7 +71,8 @@ class RunIdentity:
     @property
     def protects(self) -> str:
         """The unit without what explains it: mus about the same one add up, others do not."""
-        return self.unit.partition(" (")[0]
+        unit = self.unit.partition(" (")[0]
+        return unit if self.neighbours == REPLACE else f"{unit} ({self.neighbours})"
 
     def passes_of(self, first: int, count: int) -> range:
         """The passes that steps first .. first + count - 1 belong to."""
@@ -132,13 +143,25 @@ class Account:
     def spent(self, run: str | None = None) -> float:
         """Mu of everything charged to these people, or of one run: sqrt(sum of squares).
 
-        Guarantee: whatever was released is in it. `accounting.epsilon(mu, delta)` converts it.
+        Guarantee: whatever was released is in it. `epsilon` converts it.
         """
+        return accounting.compose(mu for each in self._about(run) for mu in each.charges)
+
+    def secrecy(self, run: str | None = None) -> float:
+        """What secret batches cost beside `spent`: secrecies of passes add up."""
+        return sum(len(each.charges) * each.identity.secrecy_per_pass for each in self._about(run))
+
+    def epsilon(self, delta: float, run: str | None = None) -> float:
+        """The epsilon at delta of everything charged, or of one run; 0 if nothing was."""
+        mu = self.spent(run)
+        return accounting.epsilon(mu, delta, self.secrecy(run)) if mu > 0 else 0.0
+
+    def _about(self, run: str | None) -> list[RunAccount]:
         if run is None:
-            return accounting.compose(mu for each in self.runs.values() for mu in each.charges)
+            return list(self.runs.values())
         if run not in self.runs:
             raise InvalidArgument(f"no run {run!r} in this ledger: it holds {sorted(self.runs)}.")
-        return accounting.compose(self.runs[run].charges)
+        return [self.runs[run]]
 
     @property
     def unit(self) -> str | None:
@@ -164,7 +187,7 @@ class Account:
         if (kind == "ledger") != (self.cohort is None):
             raise ValueError("a ledger has one first entry, which names its cohort")
         if kind == "ledger":
-            if entry["schema"] != SCHEMA:
+            if entry["schema"] not in _SCHEMAS:
                 raise ValueError(
                     f"it is of schema {entry['schema']!r}, and this version of blindstep reads "
                     f"schema {SCHEMA}: use the version that wrote it"
@@ -173,7 +196,8 @@ class Account:
         elif kind == "budget":
             self.budget = positive("budget", entry["mu"])
         elif kind == "run":
-            identity = RunIdentity(**{name: entry[name] for name in RunIdentity.__annotations__})
+            names = RunIdentity.__annotations__.keys() - (_ADDED - entry.keys())
+            identity = RunIdentity(**{name: entry[name] for name in names})
             if self.unit not in (None, identity.protects):
                 raise ValueError(f"run {identity.run!r} is about another unit than those before it")
             run = self.runs.setdefault(identity.run, RunAccount(identity, at))

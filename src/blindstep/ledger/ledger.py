@@ -150,8 +150,9 @@ class Ledger:
             raise LedgerMismatch(
                 f"{path}: its runs protect {self.account.unit}, and run {name!r} would protect "
                 f"{identity.protects}: their mus do not add up. Give all runs on these people "
-                "`people=`, or none of them; or give this one another ledger, and count for somebody "
-                "with k rows k times the mu of one record (`Statement.for_rows`)."
+                "`people=` and the same neighbours; or give this one another ledger, and count for "
+                "somebody with k rows k times the mu of one record (`Statement.for_rows`), and twice "
+                "the mu of leaving a record out for replacing it."
             )
         run = self.account.runs.get(name)
         if run is None:

@@ -130,10 +130,18 @@ class Session:
     @property
     def spent(self) -> float:
         """Mu that this run has been charged; where there is a ledger, what that says of the run."""
-        charges = -(-self._charged // self._terms.schedule.releases_per_pass)
+        return self._terms.mu_per_pass() * math.sqrt(self._charges)
+
+    @property
+    def secrecy(self) -> float:
+        """What secret batches cost beside `spent`."""
+        return self._terms.secrecy_per_pass() * self._charges
+
+    @property
+    def _charges(self) -> int:
         if self._account is not None:
-            charges = sum(len(attempt.charges) for attempt in self._account.attempts)
-        return self._terms.mu_per_pass() * math.sqrt(charges)
+            return sum(len(attempt.charges) for attempt in self._account.attempts)
+        return -(-self._charged // self._terms.schedule.releases_per_pass)
 
     @property
     def saves(self) -> bool:
@@ -343,6 +351,12 @@ class Session:
         # Whoever names a ledger says that these are its people, whatever their data look like here.
         cohort = cohort_of(path) or self._storage.cohort or self._storage.run_label
         limit = None if budget is None else budget.mu
+        if budget is not None and budget.neighbours != self._terms.neighbours:
+            raise InvalidArgument(
+                f"the budget is for {budget.neighbours!r} neighbours, and the run for "
+                f"{self._terms.neighbours!r}: give both the same. mu for 'replace' is twice that for "
+                "'zero-out'."
+            )
         self._ledger = Ledger.open(path, cohort=cohort, budget=limit, head=meta and meta.ledger)
         # Another process may have saved between our reading the checkpoint and taking the lock.
         found = None if self._checkpoint is None else self._checkpoint.load()
@@ -364,6 +378,8 @@ class Session:
             passes=schedule.passes,
             delta=self._plan["privacy"]["delta"],
             unit=self.unit,
+            neighbours=self._terms.neighbours,
+            secrecy_per_pass=self._terms.secrecy_per_pass(),
         )
 
     @property

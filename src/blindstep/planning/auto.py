@@ -12,7 +12,8 @@ What is left to choose follows from the sizes and the budget:
   part in sqrt(d).
 - directions q: as many as the evaluations allow, at most d. More directions in fewer steps always
   show more of the gradient at the same noise.
-- records in a step: all, unless even a few directions for each would take too many evaluations.
+- records in a step: secret batches (`batches`), as small as costs hardly any accuracy. Calibrations and
+  the comparison with the start ask some of the records, too, where that costs little.
 - gradients instead of directions: what all d directions would show, at the cost of 3 evaluations. All
   else is the same, calibrations included, so that two runs differ in their estimate alone.
 
@@ -31,6 +32,7 @@ from blindstep.estimate.comparison import RELEASES
 from blindstep.estimate.gradients import COST
 from blindstep.estimate.scales import ScaleFinder
 from blindstep.optimize.learners import Heeding, Learner
+from blindstep.planning.batches import choices, choose
 from blindstep.planning.estimates import Calibration, Gradients, StartComparison, Values
 from blindstep.planning.method import EstimateKind, Method, Problem
 from blindstep.planning.natural import (
@@ -57,6 +59,10 @@ EVALUATIONS = 2**24
 # The share of mu^2 that the comparison with the start spends, and the evaluations that it may take.
 _COMPARISON_SHARE, _COMPARISON_EVALUATIONS = 0.1, 0.1
 _CANDIDATES = 2
+# Calibrations and the comparison ask so few records that noise is hardly longer than with all of them.
+# Only where evaluations are short it may be longer, and where it is quiet for each of d x d products.
+_LITTLE, _LONGER, _QUIET = 1.2, 2.5, 0.05
+_FEWEST_ASKED, _FEWEST_COMPARED = 64, 512
 
 
 @typed_record
@@ -69,10 +75,14 @@ class Auto(Method):
     It certifies nothing about the answer, and needs to know nothing about the loss.
 
     Attributes:
-        evaluations: the most evaluations of the loss. Default: about what a laptop does in a minute.
+        evaluations: the most evaluations of the loss. Default: as many as gain something, and at most
+            about what a laptop does in a minute.
         passes: the most passes over the records.
         directions: random directions of a step.
         estimate: what a record's vector is made of: "values" of its loss, or its "gradient".
+        secret: whether batches are secret: nobody outside knows which step asks which record, so a
+            sixteenth of the records or less will do for each. Say no where others can see when a record
+            is read: then steps take all records, or public batches.
         learner: what turns released gradients into moves. Default: steps whose length heeds whether
             gradients agree, and falls to 0.
     """
@@ -82,6 +92,7 @@ class Auto(Method):
     passes: int | None = None
     directions: int | None = None
     estimate: EstimateKind = "values"
+    secret: bool = True
     learner: Learner | None = None
 
     def __post_init__(self) -> None:
@@ -122,31 +133,38 @@ class Auto(Method):
         )
 
     def _plan(self, problem: Problem, most: int) -> Plan:
-        dim, records, mu = problem.dim, problem.records, problem.privacy.mu
-        differentiates = self.estimate == Gradients.kind
-        asked, asked_of = _calibration_query(dim, records, most, mu, problem.leaves or (dim,))
+        dim, records, privacy = problem.dim, problem.records, problem.privacy
+        mu = privacy.mu_beside_room if self.secret else privacy.mu
+        differentiates, short = self.estimate == Gradients.kind, self.evaluations is None
+        asked, asked_of = _calibration_query(problem, most, mu, self.secret)
         spent = ScaleFinder.calibrations * asked_of * asked.evaluations
-        compared = _comparison_batch(records, most)
+        compared = _comparison_batch(problem, most, mu, self.secret)
         spent += RELEASES * compared * (1 + _CANDIDATES)
         share = calibration_share(asked, asked_of, mu)
-        mu_of_steps = mu * math.sqrt(1 - share - _COMPARISON_SHARE)
+        mu *= math.sqrt(1 - share - _COMPARISON_SHARE)
         wide = max(1.0, math.sqrt(dim / _FEW))
         most_steps = min(round(_STEPS * wide), _MOST_STEPS)
-        steps = _steps(dim, records, mu_of_steps, most_steps)
-        if differentiates:  # as long as COST / 2 pairs of values
-            pairs = 2 * (most - spent) // COST
-            _, batch, steps = _sizes(1, True, records, pairs, steps)
-            q = dim
+        steps = _steps(dim, records, mu, most_steps)
+        # As long as COST / 2 pairs of values, and it shows all directions.
+        cost, shown = (COST / 2, 1) if differentiates else (1, dim)
+        wanted = 1 if differentiates else self.directions
+        left, longer = int((most - spent) / cost), 1.0
+        noise = 2.0 * math.sqrt(steps * dim) / (records * mu) * _clip(dim, records * mu, steps)
+        given = (records, steps, shown, noise, mu, privacy)
+        made = choose(*given, evaluations=left, wanted=wanted, short=short) if self.secret else None
+        if made is None:
+            q, batch, steps = _sizes(wanted or shown, wanted is not None, records, left, steps)
         else:
-            wanted, fixed = self.directions or dim, self.directions is not None
-            q, batch, steps = _sizes(wanted, fixed, records, most - spent, steps)
+            q, batch, longer = made.directions, made.batch, made.longer
+        q = dim if differentiates else q
         if self.passes is not None:
             steps = max(1, min(steps, self.passes * (records // batch)))
         horizon = max(1, steps // ROUNDS)
         rounds = max(1, steps // horizon)
         fewer = (most_steps / (rounds * horizon)) ** 0.4
         sampler = "structured" if q > 1 else "sphere"
-        clip = _clip(dim, math.sqrt(records * batch) * mu_of_steps, rounds * horizon)
+        heard = records * mu / longer if made else math.sqrt(records * batch) * mu
+        clip = _clip(dim, heard, rounds * horizon)
         return in_natural_units(
             self.name,
             problem,
@@ -160,6 +178,7 @@ class Auto(Method):
             reach=fewer * min(_SHORTEST * wide, _LONGEST),
             learner=self.learner or Heeding(),
             comparison=StartComparison(compared, _COMPARISON_SHARE),
+            secret=self.secret and 2 * min(batch, asked_of, compared) <= records,
         )
 
 
@@ -178,10 +197,16 @@ def _clip(dim: int, heard: float, steps: int) -> float:
     return min(max(_NOISE * heard / (2.0 * math.sqrt(steps * dim)), _CLIP), _LARGEST_CLIP)
 
 
-def _comparison_batch(records: int, evaluations: int) -> int:
+def _comparison_batch(problem: Problem, evaluations: int, mu: float, secret: bool) -> int:
     """Records that compare what was found with the start: all, if that is cheap enough."""
     room = _COMPARISON_EVALUATIONS * evaluations / (RELEASES * (1 + _CANDIDATES))
-    return max(1, min(records, int(room)))
+    mu *= math.sqrt(_COMPARISON_SHARE)
+    for batch, more in _choices(problem, RELEASES, mu, secret):
+        if batch <= _FEWEST_COMPARED or more > _LITTLE or 2 * batch > problem.records:
+            continue
+        if batch <= room:
+            return batch
+    return max(1, min(problem.records, int(room)))
 
 
 def _sizes(
@@ -201,13 +226,15 @@ def _sizes(
 
 
 def _calibration_query(
-    dim: int, records: int, evaluations: int, mu: float, leaves: tuple[int, ...]
+    problem: Problem, evaluations: int, mu: float, secret: bool
 ) -> tuple[CalibrationQuery, int]:
-    """A look and how many records it asks.
+    """What a calibration asks, and of how many records.
 
-    Of few parameters the axes and everybody, if that is cheap enough. Of more a few directions in each
-    leaf, if noise lets a histogram for each be read; else a few in all of them.
+    Of few parameters the axes. Of more a few directions in each leaf, if noise lets a histogram for
+    each be read; else a few in all of them. It asks as few records as show these well, in secret
+    batches, or else all of them if that is cheap enough.
     """
+    dim, records, leaves = problem.dim, problem.records, problem.leaves or (problem.dim,)
     room = CALIBRATION_EVALUATIONS * evaluations / ScaleFinder.calibrations
     kinds = [CalibrationQuery((dim,), dim)]
     if dim > MOST_PRODUCTS and len(leaves) > 1:
@@ -219,7 +246,23 @@ def _calibration_query(
         ]
     kinds += [CalibrationQuery((dim,), few) for few in _FEW_CALIBRATION_DIRECTIONS if few < dim]
     for calibration in kinds:
-        if records * calibration.evaluations <= room:
-            return calibration, records
+        noise = calibration_noise(calibration, records, mu)
+        spends = mu * math.sqrt(calibration_share(calibration, records, mu))
+        fits = [
+            (batch, more)
+            for batch, more in _choices(problem, ScaleFinder.calibrations, spends, secret)
+            if batch * calibration.evaluations <= room
+            and (more <= _LONGER or more * noise * dim <= _QUIET)
+            and batch >= min(records, max(_FEWEST_ASKED, 8 * dim))
+        ]
+        enough = [each for each in fits if each[1] <= _LITTLE or each[1] * noise * dim <= _QUIET]
+        if fits:
+            return calibration, (enough or fits)[-1][0]
     calibration = CalibrationQuery((dim,), min(dim, _FEW_CALIBRATION_DIRECTIONS[1]))
     return calibration, max(1, min(records, int(room // calibration.evaluations)))
+
+
+def _choices(problem: Problem, releases: int, mu: float, secret: bool) -> list[tuple[int, float]]:
+    """Batches of releases beside the steps, and how much longer noise is in them; all records first."""
+    found = choices(problem.records, releases, mu, problem.privacy) if secret else ()
+    return [(problem.records, 1.0), *found]

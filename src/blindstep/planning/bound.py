@@ -179,6 +179,7 @@ def noise_level(
     diff_clip: float,
     mu: float,
     by_corollary: bool,
+    neighbours: str,
 ) -> float:
     """What `calibrated` says for any number of records: passes and batches decide, not records.
 
@@ -188,7 +189,7 @@ def noise_level(
     block_size = first_batch + diff_batch * (period - 1)
     schedule = Schedule(block_size, first_batch, diff_batch, period, blocks=passes)
     block = mechanism_of(mechanism, period)
-    terms = calibrated(schedule, block, size, first_clip, diff_clip, mu)
+    terms = calibrated(schedule, block, size, first_clip, diff_clip, mu, neighbours)
     each, columns = terms.sensitivities(), block.column_norms()
     more = each.max() * columns.max() / np.max(each * columns) if by_corollary else 1.0
     return float(terms.noise_std * more)

@@ -58,6 +58,11 @@ def check(plan: Plan) -> None:
         )
     if plan.calibration is not None and sum(plan.calibration.leaves) != plan.dim:
         raise InvalidArgument("the leaves of a calibration must add up to dim.")
+    if plan.secret and (plan.period > 1 or plan.by_corollary):
+        raise InvalidArgument(
+            "secret batches are for steps whose noise is independent, not for a block of "
+            f"{plan.period} releases that share theirs: fix period 1, or leave batches public."
+        )
     if plan.horizon % plan.period:
         raise InvalidArgument(
             f"horizon {plan.horizon} is not a multiple of the period {plan.period}: a round is "

@@ -121,6 +121,9 @@ def check_fields(method: Any) -> None:
             continue
         if kind is int:
             object.__setattr__(method, name, count(name, value))
+        elif kind is bool:
+            if not isinstance(value, bool):
+                raise InvalidArgument(f"{name} must be True or False, got {value!r}.")
         elif kind is float:
             object.__setattr__(method, name, moderate(name, value))
         elif get_origin(kind) is Literal:

@@ -41,6 +41,7 @@ def in_natural_units(
     reach: float,
     learner: Learner,
     comparison: StartComparison | None = None,
+    secret: bool = False,
 ) -> Plan:
     """A plan with calibrations, then steps, each of which shows the loss as well."""
     made = Plan(
@@ -65,6 +66,7 @@ def in_natural_units(
         curve=CURVE,
         learner=learner,
         comparison=comparison,
+        secret=secret,
     )
     return finished(made, after=_notes(made, calibration))
 

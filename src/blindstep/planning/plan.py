@@ -20,13 +20,13 @@ from blindstep.optimize.machine import Machine
 from blindstep.optimize.prefix import prefix_of
 from blindstep.planning import bound, checks, serialisation
 from blindstep.planning.estimates import Calibration, Estimate, Gradients, StartComparison, Values
+from blindstep.planning.parts import asking_terms, secret_noise, secret_schedule
 from blindstep.planning.theory import BoundParts
 from blindstep.private import accounting
 from blindstep.private.accounting import RECORD
-from blindstep.private.mechanisms import Independent
 from blindstep.private.schedule import Kind, Schedule
 from blindstep.private.statement import Privacy, Statement, compose_statements, statement
-from blindstep.private.terms import Terms, calibrated
+from blindstep.private.terms import Terms
 
 
 class PastTheMost(InvalidArgument):
@@ -67,6 +67,8 @@ class Plan:
         calibration: how the run finds the scales of the problem; None if it does not.
         curve: weight of the loss in each release, whose mean is then part of the history; 0: none.
         comparison: how the run compares what it found with its start; None if it does not.
+        secret: whether nobody outside knows which records answer in which step: the same privacy with
+            less noise, where a step does not take all records.
         learner: what turns releases into moves; None: the theorem's step where there is one, else an
             adaptive one.
     """
@@ -94,6 +96,7 @@ class Plan:
     curve: float = 0.0
     learner: Learner | None = None
     comparison: StartComparison | None = None
+    secret: bool = False
 
     def __post_init__(self) -> None:
         checks.check(self)
@@ -140,7 +143,8 @@ class Plan:
         """Who answers when."""
         batches = (self.first_batch, self.diff_batch, self.period)
         try:
-            return Schedule(self.records, *batches, self.rounds * (self.horizon // self.period))
+            made = Schedule(self.records, *batches, self.rounds * (self.horizon // self.period))
+            return secret_schedule(made, self.steps_mu, self.privacy) if self.secret else made
         except InvalidArgument as error:
             if self.first_batch + self.diff_batch * (self.period - 1) > self.records:
                 raise
@@ -210,12 +214,16 @@ class Plan:
         With `by_corollary` it is that of Corollary cor:privacy, with the exact node count.
         """
         mechanism = bound.mechanism_of(self.mechanism, self.period)
-        return Terms(self.schedule, mechanism, self.size, *self.clips, self._noise_level())
+        least, neighbours = self._noise_level(), self.privacy.neighbours
+        return Terms(self.schedule, mechanism, self.size, *self.clips, least, neighbours)
 
     def _noise_level(self) -> float:
+        mu, neighbours = self.steps_mu, self.privacy.neighbours
+        if self.schedule.secret:
+            return secret_noise(self.schedule, self.size, self.clips[0], mu, neighbours)
         return bound.noise_level(
             *(self.mechanism, self.first_batch, self.diff_batch, self.period, self.passes),
-            *(self.size, *self.clips, self.steps_mu, self.by_corollary),
+            *(self.size, *self.clips, mu, self.by_corollary, neighbours),
         )
 
     @property
@@ -234,7 +242,12 @@ class Plan:
     def steps_mu(self) -> float:
         """The budget of the steps: calibrations and the comparison have their shares of mu^2."""
         parts = (part.share for part in (self.calibration, self.comparison) if part is not None)
-        return self.privacy.mu * math.sqrt(1.0 - sum(parts))
+        return self._to_spend * math.sqrt(1.0 - sum(parts))
+
+    @property
+    def _to_spend(self) -> float:
+        """The budget; beside what secret batches cost, where there are any."""
+        return self.privacy.mu_beside_room if self.secret else self.privacy.mu
 
     @property
     def calibrations(self) -> int:
@@ -253,10 +266,7 @@ class Plan:
         """The terms of the calibrations; None without any."""
         if self.calibration is None:
             return None
-        batch, query = self.calibration.batch, self.calibration_query
-        schedule = Schedule(self.records, batch, batch, 1, self.calibration.number)
-        mu = self.privacy.mu * math.sqrt(self.calibration.share)
-        return calibrated(schedule, Independent(1), query.size, query.clip, query.clip, mu)
+        return self._asking(self.calibration, self.calibration_query)
 
     @property
     def comparisons(self) -> int:
@@ -278,10 +288,14 @@ class Plan:
         """The terms of the comparison; None without one."""
         if self.comparison is None:
             return None
-        batch, query = self.comparison.batch, self.comparison_query
-        schedule = Schedule(self.records, batch, batch, 1, self.comparison.number)
-        mu = self.privacy.mu * math.sqrt(self.comparison.share)
-        return calibrated(schedule, Independent(1), query.size, query.clip, query.clip, mu)
+        return self._asking(self.comparison, self.comparison_query)
+
+    def _asking(
+        self, part: Calibration | StartComparison, query: CalibrationQuery | ComparisonQuery
+    ) -> Terms:
+        mu = self._to_spend * math.sqrt(part.share)
+        asked = Schedule(self.records, part.batch, part.batch, 1, part.number)
+        return asking_terms(asked, query.size, query.clip, mu, self.privacy, secret=self.secret)
 
     @property
     def all_terms(self) -> tuple[Terms, ...]:
@@ -298,8 +312,9 @@ class Plan:
     def evaluations(self) -> int:
         """Evaluations of the loss in the whole run; a gradient counts as `gradients.COST` of them."""
         grad, diff = (self.estimator.evaluations(kind) for kind in Kind)
-        block = grad * self.first_batch + diff * self.diff_batch * (self.period - 1)
-        steps = block * self.rounds * (self.horizon // self.period)
+        each = self.schedule.divisor_of(Kind.GRAD)
+        block = grad * each + diff * self.diff_batch * (self.period - 1)
+        steps = math.ceil(block * self.rounds * (self.horizon // self.period))
         if self.calibration is not None:
             asked = self.calibration.number * self.calibration.batch
             steps += asked * self.calibration_query.evaluations
@@ -332,6 +347,11 @@ class Plan:
     def mu(self) -> float:
         """What the run spends of its budget: the Gaussian-DP parameter of all its releases."""
         return accounting.compose(terms.mu() for terms in self.all_terms)
+
+    @cached_property
+    def secrecy(self) -> float:
+        """What secret batches cost beside mu: secrecies of all parts add up."""
+        return sum(terms.secrecy() for terms in self.all_terms)
 
     # -- what it promises -------------------------------------------------------------------------
 
@@ -440,6 +460,6 @@ class Plan:
 
 def finished(plan: Plan, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Plan:
     """The plan with its notes, refused where its privacy could not be stated."""
-    accounting.epsilon(plan.mu, plan.delta, plan.terms.slack())
+    accounting.epsilon(plan.mu, plan.delta, plan.terms.slack() + plan.secrecy)
     said = (*before, *serialisation.verdict(plan), *after)
     return replace(plan, notes=said, learner=plan.chosen_learner)

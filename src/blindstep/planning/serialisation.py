@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from blindstep.planning.plan import Plan
 
 
-_BUDGET = ("epsilon", "delta", "mu")
+_BUDGET = ("epsilon", "delta", "mu", "neighbours")
 _NUMBERS = (
     *("oracle", "passes", "step", "sensitivity", "noise_std", "release_std_max"),
-    *("release_std_mean", "epsilon", "delta", "mu", "certifies", "tolerance", "vacuous"),
+    *("release_std_mean", "epsilon", "delta", "mu", "secrecy", "certifies", "tolerance", "vacuous"),
 )
 # Another machine may round the last digits in another way; a run uses its own, not those in the file.
 _ROUNDING = 1e-6
@@ -104,7 +104,8 @@ def _value(name: str, value: Any, hint: Any) -> Any:
     if hint is float or (hint == float | None and value is not None):
         return finite(name, value)
     if hint is Privacy and isinstance(value, dict) and value.keys() == set(_BUDGET):
-        return _privacy(*(finite(each, value[each]) for each in _BUDGET))
+        epsilon, delta, mu = (finite(each, value[each]) for each in _BUDGET[:3])
+        return _privacy(epsilon, delta, mu, value["neighbours"])
     if hint == Estimate and isinstance(value, dict) and value.get("kind") in ESTIMATES:
         parts = {each: part for each, part in value.items() if each != "kind"}
         return _record(name, parts, ESTIMATES[value["kind"]])
@@ -142,14 +143,14 @@ def _record(name: str, value: dict[str, Any], kind: type[Any]) -> Any:
     return kind(**{each: _value(each, value[each], hint) for each, hint in hints.items()})
 
 
-def _privacy(epsilon: float, delta: float, mu: float) -> Privacy:
+def _privacy(epsilon: float, delta: float, mu: float, neighbours: str) -> Privacy:
     """The budget of these three numbers, which was made from mu or from epsilon."""
-    by_mu = Privacy(mu=mu, delta=delta)
+    by_mu = Privacy(mu=mu, delta=delta, neighbours=neighbours)
     if not math.isclose(by_mu.epsilon, epsilon, rel_tol=_ROUNDING):
         raise _refused(f"epsilon {epsilon:g} is not what mu {mu:g} gives at delta {delta:g}")
     if by_mu.epsilon == epsilon:
         return by_mu
-    by_epsilon = Privacy(epsilon, delta)
+    by_epsilon = Privacy(epsilon, delta, neighbours=neighbours)
     return by_epsilon if by_epsilon.mu == mu else by_mu
 
 

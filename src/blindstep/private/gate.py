@@ -1,7 +1,7 @@
 """The gate: record vectors in, one noisy vector out, charged before it is released.
 
-For a block of T releases, v_i is record i's vector, clipped to norm `clip`; m_t is the mean over batch
-t; C is the mechanism's matrix. The gate releases
+For a block of T releases, v_i is record i's vector, clipped to norm `clip`; m_t is the sum over batch
+t, divided by a public number; C is the mechanism's matrix. The gate releases
 
     y_t = gamma (rint((C m)_t / gamma) + z_t),     z_t discrete Gaussian, gamma = noise_std / S
 
@@ -94,6 +94,7 @@ class Permit(Uncopied, eqx.Module):
     stop: Int[Array, ""]
     grad_rows: Int[Array | np.ndarray, "grads first_batch"]
     diff_rows: Int[Array | np.ndarray, "diffs diff_batch"]
+    held: Int[Array | np.ndarray, " secret"]  # of secret batches: how many places hold a record
     table: int = eqx.field(static=True)  # number of rows that the row numbers point into
     # Noise drawn ahead: the number of the first release that it is for, and one draw for each.
     stock: tuple[Int[Array, ""], Float[Array, "count size"]] | None = None
@@ -103,10 +104,11 @@ class Permit(Uncopied, eqx.Module):
     ) -> tuple[Memory, Float[Array, " size"]]:
         """Make the next release: clip, mean, C, snap, noise. Gives y and the memory after it.
 
-        Guarantee: all releases of a run together are `terms.mu()`-Gaussian-DP for replacing one
-        record, if each record's vector depends on that record and on public values alone. The
-        number and order of operations are functions of shapes alone. Data with fewer rows than the
-        permit's, or answers that are not one for each record of the batch, are refused.
+        Guarantee: all releases of a run together are `terms.mu()`-Gaussian-DP for a change of one
+        record (up to `terms.secrecy()`, where batches are secret), if each record's vector depends on
+        that record and on public values alone. The number and order of operations are functions of
+        shapes alone, and of the size of a secret batch. Data with fewer rows than the permit's, or
+        answers that are not one for each place of the batch, are refused.
         """
         terms, position = self.terms, memory.position
         allowed = self._allowed(position, kind)
@@ -119,7 +121,7 @@ class Permit(Uncopied, eqx.Module):
             raise InvalidArgument(
                 f"{contributions.answers} answers for a batch of {len(rows)} records: give all."
             )
-        increment = self._mean(rows, kind, contributions)
+        increment = self._mean(rows, self._held(position, rows), kind, contributions)
         place = position % terms.schedule.period
         fresh = terms.mechanism.init(terms.size)
         buffers, total = terms.mechanism.next(
@@ -166,6 +168,12 @@ class Permit(Uncopied, eqx.Module):
             return jnp.asarray(self.grad_rows)[grads[0] - grads[1]]
         return jnp.asarray(self.diff_rows)[position - grads[0] - (self.first - grads[1])]
 
+    def _held(self, position: Int[Array, ""], rows: Int[Array, " batch"]) -> Any:
+        """How many of the places of a batch hold a record: all, or of a secret batch the first few."""
+        if not self.terms.schedule.secret:
+            return len(rows)
+        return jnp.asarray(self.held)[position - self.first]
+
     def _noise(self, position: Int[Array, ""]) -> Float[Array, " size"]:
         """The draw of this release; NaN, never another's, from a stock that does not hold it."""
         if self.stock is None:
@@ -176,27 +184,27 @@ class Permit(Uncopied, eqx.Module):
         return jnp.where(held, draws[jnp.clip(place, 0, len(draws) - 1)], jnp.nan)
 
     def _mean(
-        self, rows: Int[Array, " batch"], kind: Kind, contributions: Contributions
+        self, rows: Int[Array, " batch"], held: Any, kind: Kind, contributions: Contributions
     ) -> Float[Array, " size"]:
-        """The mean of a batch's clipped vectors; their sum is exact, in whole units."""
+        """The sum of a batch's clipped vectors, exact in whole units, by the public divisor."""
         terms, batch, some = self.terms, rows.shape[0], contributions.batch_size
         bound = terms.clip_of(kind)
 
-        def add(total: Array, start: Int[Array, ""]) -> tuple[Array, None]:
-            places = start + jnp.arange(some)
+        def add(number: Int[Array, ""], total: Array) -> Array:
+            places = number * some + jnp.arange(some)
             # Past the end the last record is asked again, and does not count.
-            inside = jnp.minimum(places, batch - 1)
+            inside = jnp.clip(places, 0, jnp.maximum(held - 1, 0))
             vectors = contributions.of(rows[inside], inside)
             if vectors.shape != (some, terms.size):
                 raise InvalidArgument(
                     f"records gave vectors of shape {vectors.shape}, the gate takes "
                     f"{(some, terms.size)}: one for each record."
                 )
-            counted = jnp.where((places < batch)[:, None], clip(vectors, bound, batch), 0.0)
-            return total + jnp.sum(counted, axis=0), None
+            counted = jnp.where((places < held)[:, None], clip(vectors, bound, batch), 0.0)
+            return total + jnp.sum(counted, axis=0)
 
-        total, _ = jax.lax.scan(add, jnp.zeros(terms.size), jnp.arange(0, batch, some))
-        return total * (unit_of(bound, batch) / batch)
+        total = jax.lax.fori_loop(0, -(-held // some), add, jnp.zeros(terms.size))
+        return total * (unit_of(bound, batch) / terms.schedule.divisor_of(kind))
 
 
 def release_records(
@@ -230,7 +238,9 @@ def release_answers(
 ) -> tuple[Memory, Float[Array, " size"]]:
     """A release from answers, one row for each record of the batch, in the batch's order.
 
-    Guarantee: that of `Permit.release`. As many answers as records, or nothing is released.
+    Those of a secret batch have been through `Gate.in_places`.
+
+    Guarantee: that of `Permit.release`. As many answers as places, or nothing is released.
     """
     size = _batch_size(permit.terms, kind, answers[:1].size)
     given = Contributions(size, lambda _, at: vector(answers[at]), answers=len(answers))
@@ -244,7 +254,7 @@ def number_of_rows(data: Any) -> int | None:
 
 def _batch_size(terms: Terms, kind: Kind, held: int) -> int:
     """Number of records evaluated per call, each holding so many numbers beside its vector."""
-    return max(1, min(terms.schedule.batch_of(kind), _AT_ONCE // max(held, terms.size)))
+    return max(1, min(terms.schedule.worth_a_call(kind), _AT_ONCE // max(held, terms.size)))
 
 
 class Gate(Uncopied):
@@ -278,13 +288,34 @@ class Gate(Uncopied):
         return self._memory
 
     def rows(self, release: int) -> Int[np.ndarray, " batch"]:
-        """The records that answer in a release: public, a function of the public key."""
+        """The records that answer in a release, in their order.
+
+        Of public batches a function of the public key. Who is in a secret batch, and how many are,
+        is secret: for whoever evaluates the loss, not for publication.
+        """
         schedule = self.terms.schedule
         turn, (known, order) = release // schedule.releases_per_pass, self._order
         if known != turn:
-            order = schedule.order(self.public, turn)
+            order = schedule.order(self.public, self._key, turn)
             self._order = (turn, order)
         return schedule.rows(order, release)
+
+    def in_places(
+        self, release: int, answers: Float[np.ndarray, "records *each"]
+    ) -> Float[np.ndarray, "batch *each"]:
+        """The answers to a release, one row for each of its `rows`, as programs take them.
+
+        Those of a secret batch get rows of 0 for its empty places, which do not count.
+
+        Guarantee: as many answers as records, or this raises.
+        """
+        schedule, number = self.terms.schedule, len(self.rows(release))
+        if len(answers) != number:
+            raise InvalidArgument(
+                f"{len(answers)} answers for a batch of {number} records: give all."
+            )
+        empty = schedule.batch_of(schedule.kind_of(release)) - number
+        return np.pad(answers, [(0, empty), *[(0, 0)] * (answers.ndim - 1)])
 
     def through(
         self,
@@ -330,14 +361,17 @@ class Gate(Uncopied):
 
     def _permit(self, first: int, count: int) -> Permit:
         terms, numbers = self.terms, range(first, first + count)
-        rows: dict[Kind, list[Any]] = {
-            kind: [np.empty((0, terms.schedule.batch_of(kind)), np.int64)] for kind in Kind
-        }
+        places = {kind: terms.schedule.batch_of(kind) for kind in Kind}
+        rows: dict[Kind, list[Any]] = {kind: [np.empty((0, places[kind]), int)] for kind in Kind}
+        held = []
         for number in numbers:
-            rows[terms.schedule.kind_of(number)].append(self.rows(number)[None])
+            kind, found = terms.schedule.kind_of(number), self.rows(number)
+            held.append(len(found))
+            rows[kind].append(np.pad(found, (0, places[kind] - len(found)))[None])
         # Floats become arrays: runs that differ in noise or clip share a compiled program.
         traced = jax.tree.map(lambda v: jnp.asarray(v) if isinstance(v, float) else v, terms)
         grads, diffs = (np.concatenate(rows[kind]) for kind in Kind)
         start, stop = (jnp.asarray(number, jnp.int32) for number in (first, first + count))
         key = jnp.asarray(self._key.words())
-        return Permit(traced, key, start, stop, grads, diffs, table=terms.schedule.records)
+        several = np.array(held if terms.schedule.secret else [], int)
+        return Permit(traced, key, start, stop, grads, diffs, several, table=terms.schedule.records)

@@ -23,8 +23,8 @@ from jaxtyping import Array, Float, Int, Key, UInt32
 from blindstep.errors import InvalidArgument, NoEntropy, SecretCopied
 from blindstep.private import lattice
 
-# The use of the key: another use of the same key must take another tag.
-_TAG = 0x6C617474
+# The uses of the key: another use of the same key must take another tag.
+_TAG, _STEPS_TAG = 0x6C617474, 0x73746570
 
 
 class Uncopied:
@@ -134,6 +134,22 @@ def lattice_noise(
     blocks = -(-size * lattice.WORDS // lattice.BLOCK_WORDS)
     stream = lattice.chacha20(key, jnp.stack(words), blocks)
     return lattice.from_words(stream, size)
+
+
+def secret_steps(
+    key: UInt32[np.ndarray, "8"], pass_index: int, records: int, steps: int
+) -> Int[np.ndarray, " records"]:
+    """The step of a pass in which each record answers: 0 .. steps - 1, a power of two of them.
+
+    Guarantee: a record's step is the last bits of a word of its own in a part of the ChaCha20 stream
+    that nothing else reads, and that each pass reads anew. So to anyone without the key steps are
+    uniform and independent, of each other and of the noise.
+    """
+    if steps & (steps - 1) or not 0 < steps <= 2**32:
+        raise InvalidArgument(f"{steps} steps: a power of two gives each record the same chance.")
+    nonce = jnp.asarray([_STEPS_TAG, pass_index, 0], jnp.uint32)
+    stream = lattice.chacha20(jnp.asarray(key), nonce, -(-records // lattice.BLOCK_WORDS))
+    return np.asarray(stream).T.ravel()[:records].astype(np.int64) & (steps - 1)
 
 
 def _words(content: bytes) -> UInt32[np.ndarray, " words"]:

@@ -4,11 +4,16 @@ A *release* is one noisy vector. A *block* is `period` releases: a GRAD of `firs
 DIFFs of `diff_batch` records each. A *pass* lays blocks over a random order of the records, as many as
 fit; so within a pass each record is in at most one batch. A run takes as many passes as its blocks
 need, each in a fresh order. Orders are public: functions of the public key, never of the data.
+
+In *secret batches* the secret key puts each record, independently and uniformly, into one of the t
+steps of a pass. Batches then have different sizes. Sums are divided by the public number records / t,
+and who answered, or how many did, is never released. `secret_batches` says what that costs.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 import jax
@@ -16,10 +21,15 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from blindstep.errors import InvalidArgument, count
-from blindstep.private.noise import public_stream
+from blindstep.private.noise import NoiseKey, public_stream, secret_steps
+from blindstep.private.secret_batches import LEAST_SECRECY
 
 # Noise and accounting of a block are worked out release by release, in memory.
 MOST_RELEASES_IN_A_BLOCK = 2**22
+# A call for fewer records than this takes hardly less time.
+_LEAST_CALL = 32
+# The probability that a secret batch has more records than places.
+UNLIKELY = 2.0**-200
 # Releases are numbered by 32-bit integers, which also address the noise.
 MOST_RELEASES = 2**31 - 1
 
@@ -37,10 +47,12 @@ class Schedule:
 
     Attributes:
         records: number of records (privacy units) there are.
-        first_batch: records of a block's GRAD.
+        first_batch: records of a block's GRAD; of secret batches about so many, see `blocks_per_pass`.
         diff_batch: records of each of a block's DIFFs.
         period: releases in a block.
         blocks: blocks in the whole run.
+        secrecy: 0 where batches are public; of secret ones what hiding a record's presence in a pass
+            costs beside its mu.
     """
 
     records: int
@@ -48,6 +60,7 @@ class Schedule:
     diff_batch: int
     period: int
     blocks: int
+    secrecy: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("records", "first_batch", "diff_batch", "period", "blocks"):
@@ -67,6 +80,17 @@ class Schedule:
             raise InvalidArgument(
                 f"{self.releases} releases cannot be numbered: use larger batches or fewer passes."
             )
+        if self.secrecy and (self.period > 1 or not LEAST_SECRECY <= self.secrecy < 1.0):
+            raise InvalidArgument(
+                f"secret batches of a block of {self.period} releases with a secrecy of "
+                f"{self.secrecy!r}: where releases share their noise, a record must be known to be in "
+                f"one of them. Take the independent mechanism, and at least {LEAST_SECRECY:g}."
+            )
+
+    @property
+    def secret(self) -> bool:
+        """Whether nobody outside knows which records answer when."""
+        return self.secrecy > 0.0
 
     @property
     def block_size(self) -> int:
@@ -75,8 +99,12 @@ class Schedule:
 
     @property
     def blocks_per_pass(self) -> int:
-        """Blocks that fit into the records without touching one twice."""
-        return self.records // self.block_size
+        """Blocks that fit into the records without touching one twice.
+
+        Of secret batches a power of two, at most as many: so each record's step is exactly uniform.
+        """
+        fit = self.records // self.block_size
+        return 1 << (fit.bit_length() - 1) if self.secret else fit
 
     @property
     def passes(self) -> int:
@@ -98,28 +126,63 @@ class Schedule:
         return Kind.GRAD if release % self.period == 0 else Kind.DIFF
 
     def batch_of(self, kind: Kind) -> int:
-        """Records that answer in a release of this kind."""
-        return self.first_batch if kind is Kind.GRAD else self.diff_batch
+        """Places for the records that answer in a release of this kind.
 
-    def order(self, public: Key[Array, ""], pass_index: int) -> Int[np.ndarray, " records"]:
-        """The order of the records in a pass: a permutation of 0 .. records - 1, by sorting words.
-
-        NumPy promises a stable raw stream, which a resumed run needs, and no stable permutations.
+        Secret batches leave some empty. There are so many that more records than places come up with
+        probability 2^-200 at most (Bernstein's inequality for a binomial number).
         """
+        if not self.secret:
+            return self.first_batch if kind is Kind.GRAD else self.diff_batch
+        mean, log = self.records / self.blocks_per_pass, -math.log(UNLIKELY)
+        places = mean + log / 3 + math.sqrt(log * log / 9 + 2 * log * mean)
+        return min(self.records, math.ceil(places))
+
+    def divisor_of(self, kind: Kind) -> float:
+        """What the sum of a release of this kind is divided by: public, whoever answers."""
+        if self.secret:  # exact: a division by a power of two
+            return self.records / self.blocks_per_pass
+        return float(self.batch_of(kind))
+
+    def worth_a_call(self, kind: Kind) -> int:
+        """Records that are worth evaluating together, if there is room: all of a public batch.
+
+        Of a secret batch an eighth, so that few empty places are evaluated.
+        """
+        if not self.secret:
+            return self.batch_of(kind)
+        return min(self.batch_of(kind), max(_LEAST_CALL, math.ceil(self.divisor_of(kind) / 8)))
+
+    def order(
+        self, public: Key[Array, ""], secret: NoiseKey, pass_index: int
+    ) -> Int[np.ndarray, " records"]:
+        """Who answers when in a pass; `rows` reads it.
+
+        Of public batches the order of the records: a permutation of 0 .. records - 1, by sorting words.
+        NumPy promises a stable raw stream, which a resumed run needs, and no stable permutations. Of
+        secret batches each record's step.
+
+        Guarantee: public batches depend on the public key alone. Secret ones depend on the noise key
+        alone, which shows nothing of them; in each pass they are drawn anew.
+        """
+        if self.secret:
+            return secret_steps(secret.words(), pass_index, self.records, self.blocks_per_pass)
         key = jax.random.fold_in(public_stream(public, "order of records"), pass_index)
         low, high = (int(word) for word in jax.random.key_data(key))
         words = np.random.Philox(key=low | high << 32).random_raw(self.records)
         return np.argsort(words, kind="stable")
 
     def rows(self, order: Int[np.ndarray, " records"], release: int) -> Int[np.ndarray, " batch"]:
-        """The records that answer in release number `release`, given the order of its pass.
+        """The records that answer in release number `release`, given `order` of its pass.
 
         Guarantee: two releases of one pass have no row in common.
         """
         if not 0 <= release < self.releases:
             raise InvalidArgument(f"release {release} is not one of the run's {self.releases}.")
         block, place = divmod(release, self.period)
-        start = block % self.blocks_per_pass * self.block_size
+        turn = block % self.blocks_per_pass
+        if self.secret:
+            return np.flatnonzero(order == turn)
+        start = turn * self.block_size
         if place == 0:
             return order[start : start + self.first_batch]
         start += self.first_batch + (place - 1) * self.diff_batch

@@ -5,18 +5,24 @@ One function makes each sentence, so that statement, report and README cannot di
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import ClassVar
 
+import numpy as np
+
 from blindstep.errors import InvalidArgument, count, positive, probability
 from blindstep.private import accounting
 from blindstep.private.accounting import PERSON, RECORD
 from blindstep.private.clip import Scalar
-from blindstep.private.terms import Terms
+from blindstep.private.secret_batches import exceeds_with, group
+from blindstep.private.terms import PRESENCES, REPLACE, Terms
 
 DEFAULT_DELTA = 1e-5
+# The share of delta that secret batches may take.
+_ROOM = 1e-3
 RELEASED = "every noisy vector of every step, so all iterates, means of rounds and what follows"
 ARITHMETIC = (
     "exact: sums and discrete Gaussian noise are whole multiples of a public lattice width, rounding "
@@ -44,15 +50,23 @@ class Privacy:
     epsilon is quoted. Choose delta well below 1 / records: the default serves up to 10,000 records,
     and a run with more says so.
 
+    All three are about *neighbours*: two data sets, of which one has any other record in the place of
+    one ("replace", the default), or nothing in its place ("zero-out"). The second is what Opacus and
+    jax-privacy mean by epsilon. It promises half as much: mu for "zero-out" is 2 mu for "replace".
+
+        Privacy(epsilon=1, delta=1e-5, neighbours="zero-out")
+
     Attributes:
         epsilon: the epsilon of (epsilon, delta)-DP.
         delta: the delta of (epsilon, delta)-DP.
         mu: the Gaussian-DP parameter.
+        neighbours: which change of one record is hidden: "replace" or "zero-out".
     """
 
     epsilon: float
     delta: float
     mu: float
+    neighbours: str
     spends_delta: ClassVar[bool]  # no field: it is not part of what a plan's file says
 
     def __init__(
@@ -62,7 +76,12 @@ class Privacy:
         *,
         mu: float | None = None,
         zcdp: float | None = None,
+        neighbours: str = REPLACE,
     ) -> None:
+        if neighbours not in PRESENCES:
+            raise InvalidArgument(
+                f"neighbours must be one of {', '.join(PRESENCES)}, got {neighbours!r}."
+            )
         if sum(each is not None for each in (epsilon, mu, zcdp)) != 1:
             raise InvalidArgument(
                 f"give one of epsilon, mu and zcdp, got epsilon={epsilon!r}, mu={mu!r} and "
@@ -75,7 +94,23 @@ class Privacy:
         else:
             mu = positive("mu", mu) if zcdp is None else accounting.mu_for_zcdp(zcdp)
             epsilon = accounting.epsilon(mu, delta)
-        self.__dict__.update(epsilon=epsilon, delta=delta, mu=mu, spends_delta=spent)  # frozen
+        made = {"epsilon": epsilon, "delta": delta, "mu": mu, "neighbours": neighbours}
+        self.__dict__.update(made, spends_delta=spent)  # frozen
+
+    @property
+    def room(self) -> float:
+        """The secrecy that all secret batches of a run may cost: at most a thousandth of delta."""
+        return _ROOM * self.delta * math.exp(-float(np.logaddexp(0.0, self.epsilon)))
+
+    @property
+    def mu_beside_room(self) -> float:
+        """The mu of the budget that is left beside secret batches which cost `room`.
+
+        Guarantee: with a secrecy of at most `room` it meets epsilon and delta, if these were given.
+        """
+        if not self.spends_delta:
+            return self.mu
+        return accounting.mu_for_epsilon(self.epsilon, self.delta * (1 - 2 * _ROOM))
 
 
 @dataclass(frozen=True)
@@ -87,12 +122,14 @@ class Statement:
         epsilon: the epsilon of (epsilon, delta)-DP at `delta`, exact and rounded up.
         delta: where epsilon is quoted.
         exceeds: the probability that the privacy loss is above epsilon; larger than delta.
-        unit: what is protected: one of these may be replaced by any other.
+        unit: what is protected: one of these may be changed as `neighbours` says.
         released: what an adversary is assumed to see.
         enforced: what holds for every record, whatever the loss does.
         arithmetic: the numbers that sums and noise are made of.
         slack: total variation up to which all this holds; in epsilon already.
         seeded: whether a user's seed made the noise.
+        neighbours: "replace" if any other may stand in its place, "zero-out" if it may be left out.
+        secrecy: what secret batches cost beside mu (`secret_batches`); in epsilon already.
     """
 
     mu: float
@@ -105,6 +142,8 @@ class Statement:
     arithmetic: str
     slack: float
     seeded: bool
+    neighbours: str = REPLACE
+    secrecy: float = 0.0
 
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON."""
@@ -113,27 +152,31 @@ class Statement:
     def for_rows(self, rows: int) -> Statement:
         """The statement for `rows` records of one person together; for whole people, this one.
 
-        Guarantee: replacing k records is k mu-Gaussian-DP (Dong, Roth & Su 2022, Theorem 2.14).
+        Guarantee: changing k records is k mu-Gaussian-DP (Dong, Roth & Su 2022, Theorem 2.14), and
+        costs the secrecy that `secret_batches.group` says.
         """
         if count("rows", rows) == 1 or self.unit.startswith(PERSON):
             return self
         if not self.unit.startswith(RECORD):
             raise InvalidArgument(f"this is about {self.unit}: ask the run's own statement.")
-        mu, rest = rows * self.mu, self.unit.removeprefix(RECORD)
-        epsilon = accounting.epsilon(mu, self.delta, self.slack)
-        unit, likely = f"{rows} records of one person together", accounting.exceeds(mu, epsilon)
-        return replace(self, mu=mu, epsilon=epsilon, exceeds=likely, unit=unit + rest)
+        secrecy, rest = self.secrecy, self.unit.removeprefix(RECORD)
+        mu = rows * self.mu
+        if secrecy:
+            mu, secrecy = group(self.mu, secrecy, rows)
+        unit = f"{rows} records of one person together{rest}"
+        return replace(self, unit=unit, **_quoted(mu, self.delta, self.slack, secrecy))
 
     def sentences(self) -> list[str]:
         """The whole statement, one sentence or two to a line."""
         lines = [
             gaussian_sentence(self.mu),
             delta_sentence(self.epsilon, self.delta, self.exceeds),
-            unit_sentence(self.unit),
+            unit_sentence(self.unit, self.neighbours),
             f"Released: {self.released}.",
             f"Enforced on every record, whatever the loss returns: {'; '.join(self.enforced)}.",
             f"Arithmetic: {self.arithmetic}. Up to a total variation of {round_up(self.slack, 1)}.",
             SECRECY,
+            *([secrecy_sentence(self.secrecy)] if self.secrecy else []),
         ]
         return [*lines, SEEDED] if self.seeded else lines
 
@@ -147,36 +190,69 @@ def gaussian_sentence(mu: float) -> str:
         f"This run is {round_up(mu)}-Gaussian differentially private: telling two neighbouring data "
         "sets apart from all it released is at least as hard as telling a draw of N(0, 1) from one "
         f"of N({round_up(mu)}, 1). That is {round_up(mu**2 / 2)}-zCDP, and (alpha, alpha mu^2 / 2)-"
-        "Renyi-DP for every alpha > 1, up to the total variation below."
+        "Renyi-DP for every alpha > 1, up to the total variation (and secrecy) below."
     )
 
 
 def delta_sentence(epsilon: float, delta: float, exceeds: float) -> str:
     """The promise in epsilon and delta, and what delta is not."""
     return (
-        f"It is ({round_up(epsilon)}, {round_up(delta)})-DP: replacing one protected unit makes no "
+        f"It is ({round_up(epsilon)}, {round_up(delta)})-DP: changing one protected unit makes no "
         f"event likelier than e^{round_up(epsilon)} times its probability plus {round_up(delta)}. "
         "Delta is that additive slack; the probability that the privacy loss is above epsilon is up "
         f"to {round_up(exceeds, 2)}."
     )
 
 
-def unit_sentence(unit: str) -> str:
+def unit_sentence(unit: str, neighbours: str = REPLACE) -> str:
     """Who is protected, and between which data sets."""
-    return f"Protected: {unit}, replaced by any other. The number of records is public."
+    if neighbours == REPLACE:
+        return f"Protected: {unit}, replaced by any other. The number of records is public."
+    return (
+        f"Protected: {unit}, left out or added (zero-out neighbours: replacing one by another is "
+        "twice this mu). The number of records is public."
+    )
+
+
+def secrecy_sentence(secrecy: float) -> str:
+    """What secret batches rest on."""
+    return (
+        "Batches are secret: this holds against anyone who does not see when a record is read, up to "
+        f"an additive {round_up(secrecy, 2)}, which is in delta already."
+    )
+
+
+def _quoted(mu: float, delta: float, slack: float, secrecy: float) -> dict[str, float]:
+    """A cost of (mu, secrecy) with epsilon at delta, and how often the privacy loss exceeds it.
+
+    The profile slack (1 + e^epsilon) + secrecy + (1 - secrecy) delta_mu(epsilon) is at most what
+    `accounting.epsilon` inverts with both added up.
+    """
+    epsilon = accounting.epsilon(mu, delta, slack + secrecy)
+    exceeds = exceeds_with(mu, secrecy, epsilon) if secrecy else accounting.exceeds(mu, epsilon)
+    return {"mu": mu, "epsilon": epsilon, "exceeds": exceeds, "secrecy": secrecy}
 
 
 def statement(terms: Terms, delta: float, *, seeded: bool, unit: str = RECORD) -> Statement:
     """The statement for every release that a gate with these terms makes in a whole run."""
-    mu, slack, passes = terms.mu(), terms.slack(), terms.schedule.passes
-    epsilon = accounting.epsilon(mu, delta, slack)
-    exceeds = accounting.exceeds(mu, epsilon)
+    slack, passes = terms.slack(), terms.schedule.passes
     clips = f"a record's vector counts with norm at most {round_up(terms.first_clip)}"
     if terms.schedule.period > 1:
         clips += f" in a gradient and {round_up(terms.diff_clip)} in a difference"
     often = f"a record answers in at most {passes} release" + ("s" if passes > 1 else "")
-    held = (clips, "a record whose loss is not finite counts 0", often)
-    return Statement(mu, epsilon, delta, exceeds, unit, RELEASED, held, ARITHMETIC, slack, seeded)
+    if terms.schedule.secret:
+        often += f", one of {terms.schedule.blocks_per_pass} in a pass, by a secret key"
+    return Statement(
+        **_quoted(terms.mu(), delta, slack, terms.secrecy()),
+        delta=delta,
+        unit=unit,
+        released=RELEASED,
+        enforced=(clips, "a record whose loss is not finite counts 0", often),
+        arithmetic=ARITHMETIC,
+        slack=slack,
+        seeded=seeded,
+        neighbours=terms.neighbours,
+    )
 
 
 def compose_statements(statements: Sequence[Statement]) -> Statement:
@@ -184,26 +260,26 @@ def compose_statements(statements: Sequence[Statement]) -> Statement:
 
     Guarantee: runs that are mu_1-, .., mu_k-Gaussian-DP, each whatever the others released, are
     sqrt(sum mu_i^2)-Gaussian-DP together. What holds up to total variations slack_i holds up to their
-    sum. What is enforced is listed part by part: a number of releases is that of its part alone.
+    sum, and secrecies add up as well. What is enforced is listed part by part: a number of releases is
+    that of its part alone.
     """
     first = statements[0]
     if len(statements) == 1:
         return first
-    units = {each.unit for each in statements}
+    units = {f"{each.unit} ({each.neighbours})" for each in statements}
     if len(units) > 1:
         raise InvalidArgument(f"runs about different units do not add up: {', '.join(units)}.")
     mu = accounting.compose(each.mu for each in statements)
-    slack = sum(each.slack for each in statements)
-    epsilon = accounting.epsilon(mu, first.delta, slack)
+    slack, secrecy = (
+        sum(getattr(each, name) for each in statements) for name in ("slack", "secrecy")
+    )
     parts: list[str] = []
     for each in statements:
         several = [line.partition(", ")[2] for line in each.enforced if line.startswith("in part ")]
         parts += several or [", ".join(each.enforced)]
     return replace(
         first,
-        mu=mu,
-        epsilon=epsilon,
-        exceeds=accounting.exceeds(mu, epsilon),
+        **_quoted(mu, first.delta, slack, secrecy),
         released="; ".join(dict.fromkeys(each.released for each in statements)),
         enforced=tuple(f"in part {at}, {line}" for at, line in enumerate(parts, 1)),
         slack=slack,

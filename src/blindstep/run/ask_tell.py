@@ -373,7 +373,8 @@ class Optimizer(Uncopied):
             return
         with jax.enable_x64(True):
             unit = 1.0 if self._scales is None else self._scales.unit
-            answers = jnp.asarray(self._answers.reshape(self._asked.shape)) / unit
+            answers = self._answers.reshape(self._asked.shape)
+            answers = jnp.asarray(self._gate.in_places(self._gate.position, answers)) / unit
             run, public = self._run, self._gate.public
             rest = (run.machine, run.state, run.kind, answers, public)
             run.release(

@@ -152,7 +152,8 @@ def calibrate_on_answers(
             session.save(session.state, kept)
 
         def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
-            given = (jnp.asarray(answers), jnp.asarray(distance))
+            placed = gate.in_places(gate.position, answers)
+            given = (jnp.asarray(placed), jnp.asarray(distance))
             return _release_answers(permit, memory, query, *given)
 
         return np.asarray(gate.through(program, answers=answers.ravel()))

@@ -245,7 +245,7 @@ def _steps(
     Directions and noise are functions of keys, known before the steps that need them. A step with
     few records is short: drawing for one alone would take longer than the step.
     """
-    batch = permit.terms.schedule.batch_of(kind)
+    batch = permit.terms.schedule.worth_a_call(kind)
     ahead = vectors.steps_ahead(number, batch)
 
     def one(vectors: Vectors, permit: Permit, carry: Carry) -> tuple[Carry, StepInfo]:

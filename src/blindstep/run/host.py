@@ -138,8 +138,7 @@ def _calibrate(
         return fingerprints.of_questions(storage.cohort, params, data)
 
     def answer(points: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        values = engine.perform(list(_pieces(points, rows, data, work)))
-        return np.concatenate(values).reshape(len(rows), -1)
+        return _values(engine, _pieces(points, rows, data, work)).reshape(len(rows), len(points))
 
     with jax.enable_x64(True):
         origin = np.asarray(work.space.flatten(params))
@@ -167,8 +166,7 @@ def _compared(
         return fingerprints.of_questions(storage.cohort, params, data)
 
     def answer(points: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        values = engine.perform(list(_pieces(points, rows, data, work)))
-        return np.concatenate(values).reshape(len(rows), -1)
+        return _values(engine, _pieces(points, rows, data, work)).reshape(len(rows), len(points))
 
     with jax.enable_x64(True):
         start = np.asarray(work.space.flatten(params))
@@ -180,8 +178,8 @@ def _compared(
 
 
 def _pieces(points: np.ndarray, rows: np.ndarray, data: PyTree, work: Work) -> Iterator[Task]:
-    """The work of a look, at the same points for all records."""
-    size = -(-len(rows) // _PIECES)
+    """The work of a calibration, at the same points for all records."""
+    size = max(1, -(-len(rows) // _PIECES))
     for start in range(0, len(rows), size):
         yield _task(work, points[None], rows[start : start + size], data)
 
@@ -196,13 +194,19 @@ def _answer(opt: Optimizer, data: PyTree, work: Work, engine: Engine) -> None:
     """Answer every step that is still to come."""
     while not opt.done:
         query = opt.ask()
-        values = engine.perform(list(tasks_of(query, data, work)))
-        opt.tell(query, np.concatenate(values).ravel())
+        opt.tell(query, _values(engine, tasks_of(query, data, work)))
+
+
+def _values(engine: Engine, tasks: Iterator[Task]) -> np.ndarray:
+    """The answers to these tasks, in their order; none for a secret batch that is empty."""
+    return np.concatenate([np.zeros(0), *(each.ravel() for each in engine.perform(list(tasks)))])
 
 
 def tasks_of(query: BatchQuery, data: PyTree, work: Work) -> Iterator[Task]:
     """A step's work in pieces of whole records: by its size alone, not by who is there to do it."""
     batch, pair, number = query.shape
+    if not batch:
+        return
     each = pair * number * work.space.dim
     small = -(-batch // max(_PIECES, 1 if query.shared else -(-2 * batch * each // _POINTS)))
     large = 2 * small

@@ -123,7 +123,7 @@ def take_step(
     """The next step of the machine. What the records say goes to the gate and nowhere else."""
     query = machine.ask(state, kind, public)
     vectors = vectors.ready(query.key)
-    batch = permit.terms.schedule.batch_of(kind)
+    batch = permit.terms.schedule.worth_a_call(kind)
     memory, release = permit.release(memory, kind, vectors.contributions(query, batch))
     state, info = machine.tell(state, release, public, vectors.frame)
     return memory, state, info

@@ -24,7 +24,10 @@ points_at = eqx.filter_jit(probe_points)
 
 @dataclass(frozen=True, eq=False)
 class BatchQuery:
-    """All questions of one step. Public: it follows from past releases and public randomness.
+    """All questions of one step. It follows from past releases and public randomness.
+
+    So it is public, but for `rows` and `record` where batches are secret (`Plan.secret`): these, and
+    how many they are, are for whoever asks the records, and for nobody else.
 
     Question number i wants the loss of record `record[i]` at the point `points[i]`; `question(i)` is
     the same for JSON. The questions of one record are neighbours; the array of all of them has the

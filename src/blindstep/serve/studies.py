@@ -18,7 +18,6 @@ from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.ledger.account import Account
 from blindstep.planning.checks import check_delta
 from blindstep.planning.plan import Plan
-from blindstep.private import accounting
 from blindstep.private.statement import Privacy
 from blindstep.serve import schema
 from blindstep.serve.accounts import Run, open_ledger, read_account, require_room
@@ -293,12 +292,11 @@ def end(connection: Connection, number: int, status: str) -> None:
 def spending(account: Account, study: str, delta: float) -> dict[str, float | None]:
     """What a study and its cohort have spent, and what is left of the cohort's budget."""
     left = None if account.budget is None else account.remaining()
-    mu, everyone = account.spent(study), account.spent()
     return {
-        "mu": mu,
-        "epsilon": accounting.epsilon(mu, delta) if mu > 0 else 0.0,
-        "cohort_mu": everyone,
-        "cohort_epsilon": accounting.epsilon(everyone, delta) if everyone > 0 else 0.0,
+        "mu": account.spent(study),
+        "epsilon": account.epsilon(delta, study),
+        "cohort_mu": account.spent(),
+        "cohort_epsilon": account.epsilon(delta),
         "cohort_mu_left": left,
     }
 

@@ -151,7 +151,8 @@ def _steps(run: Run, replay: Replay, group: ModelGroup) -> None:
             kept = {"answers": values, "step": np.asarray(number)}
             session.save(session.state, {**run.arrays(), **kept})
         answers = session.saved["answers"]
-        values = jnp.asarray(answers.reshape(-1, plan.sides, plan.directions) / replay.unit)
+        placed = gate.in_places(number, answers.reshape(-1, plan.sides, plan.directions))
+        values = jnp.asarray(placed / replay.unit)
 
         def program(
             permit: Permit, memory: Memory, near: float = near, values: Array = values

@@ -1,22 +1,12 @@
 """Secret batches: against exact integrals, Monte Carlo, hostile strategies, and others' accountants."""
 
+import contextlib
 import math
 from functools import partial
 
 import mpmath
 import numpy as np
 import pytest
-from benchmarks import secret_batches as allocation
-from benchmarks.secret_batches import (
-    delta_with,
-    epsilon_with,
-    exceeds_with,
-    group,
-    noise_for,
-    replace_mu,
-    replace_one,
-    zero_out_mu,
-)
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
@@ -26,9 +16,15 @@ from scipy.special import ndtr, ndtri
 
 from blindstep.errors import InvalidArgument
 from blindstep.private import accounting
+from blindstep.private import secret_batches as allocation
+from blindstep.private.secret_batches import exceeds_with, group, longest, presence_mu, secrecy_for
 
 SLACKS = st.floats(-12.0, -2.0).map(lambda e: 10.0**e)
-COSTS = {"leave": zero_out_mu, "replace": replace_mu}
+
+
+def profile(mu, slack, epsilon):
+    """The largest delta at epsilon that a cost of (mu, slack) allows."""
+    return slack + (1 - slack) * accounting.delta(mu, epsilon)
 
 
 # -- two steps, where profiles are integrals of one variable ---------------------------------------
@@ -51,19 +47,10 @@ def two_steps(c, kind, k):
     """The profile at k, by a fine trapezoidal rule over the first step's noise."""
     x = np.linspace(-13.0, 13.0 + c, 8_001)
     density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])
-    up, down = np.exp(c * x - c * c / 2), np.exp(-c * x - c * c / 2)
+    up = np.exp(c * x - c * c / 2)
     if kind == "with":
         return float(density @ call(c, 2 * k - up)) / 2
-    if kind == "without":
-        return float(density @ (k * put(c, 2 / k - up))) / 2
-    first = up - k * down
-    scaled = first * math.exp(c * c / 2)
-    root = np.sqrt(scaled**2 + 4 * k)
-    # y = exp(c x) with y^2 + scaled y - k = 0, where the second step just makes up for the first
-    y = np.where(scaled > 0, 2 * k / (np.abs(scaled) + root), (root - scaled) / 2)
-    at = np.log(y) / c
-    mean = ndtr(c - at) - k * ndtr(-c - at) + first * ndtr(-at)
-    return float(density @ mean) / 2
+    return float(density @ (k * put(c, 2 / k - up))) / 2
 
 
 def needed(epsilon, profile, slack):
@@ -72,35 +59,29 @@ def needed(epsilon, profile, slack):
     return accounting.mu_for_epsilon(epsilon, left) if left > 1e-30 else 0.0
 
 
-def exact(c, slack, kinds):
+def exact(c, slack):
     """The mu of two steps, from below: the largest that some epsilon asks for."""
     return max(
         needed(e, two_steps(c, kind, math.exp(e)), slack)
         for e in np.linspace(0.01, 1.0, 50) * c * (c + 8)
-        for kind in kinds
+        for kind in KINDS
     )
 
 
-LEAVE, REPLACE = ("with", "without"), ("other",)
-TWO = [(c, slack) for c in (0.05, 0.5, 1.3, 3.0) for slack in (1e-4, 1e-8)]
+KINDS = ("with", "without")
 
 
-@pytest.mark.parametrize(("c", "slack"), TWO)
-@pytest.mark.parametrize(("cost", "kinds"), [(zero_out_mu, LEAVE), (replace_mu, REPLACE)])
-def test_two_steps_against_the_integral(c, slack, cost, kinds):
-    truth, mu = exact(c, slack, kinds), cost(c, 2, slack)
+@pytest.mark.parametrize("slack", [1e-4, 1e-8])
+@pytest.mark.parametrize("c", [0.05, 0.5, 1.3, 3.0])
+def test_two_steps_against_the_integral(c, slack):
+    truth, mu = exact(c, slack), presence_mu(c, 2, slack)
     assert truth <= mu <= 1.01 * truth
-    assert cost(c, 3, slack) < truth  # power
-
-
-KINDS = ("with", "without", "other")
+    assert presence_mu(c, 4, slack) < truth  # power
 
 
 def bounded(c, kind, k, slack):
     """What the accountant says of the profile at k, for two steps."""
-    if kind == "other":
-        return allocation._replaced(c, 2, k, slack)
-    law = allocation._left_out(c, 2, slack)
+    law = allocation._law_of_mean(c, 2, allocation._TAIL * slack)
     if kind == "with":
         return np.maximum(law.points - k, 0) @ law.weights + law.lost
     return np.maximum(1 - k * law.points, 0) @ law.weights
@@ -112,7 +93,6 @@ def test_any_grid_is_safe(monkeypatch, c, kind):
     for name, value in (
         ("_STEP", 0.03),
         ("_STEP", 0.4),
-        ("_COARSE", 0.4),
         ("_WIDTH", 0.3),
         ("_TAIL", 0.9),
     ):
@@ -147,60 +127,47 @@ def test_rounding_inwards_is_caught(monkeypatch, kind):
     assert bounded(1.3, kind, 1.4, 1e-4) < two_steps(1.3, kind, 1.4)
 
 
-def sparse(nodes, low, high, width, step):
+def sparse(nodes, low, high, width):
     """A fine grid for one step, which rounds outwards, and a coarse one afterwards."""
-    return nodes(low, high, width, step / 4 if low < 0 and width == 4.0 else 10 * step)
+    points = nodes(low, high, width)
+    return points if low < 0 and width == 4.0 else np.append(points[:-1:10], points[-1])
 
 
-@pytest.mark.parametrize("kind", ["with", "other"])
-def test_forgotten_tails_are_caught(monkeypatch, kind):
+def test_forgotten_tails_are_caught(monkeypatch):
     monkeypatch.setattr(allocation, "_TAIL", 0.9)
-    assert bounded(1.3, kind, 3.0, 0.03) >= two_steps(1.3, kind, 3.0)
+    assert bounded(1.3, "with", 3.0, 0.03) >= two_steps(1.3, "with", 3.0)
     for name in ("_spread", "_one_step"):
         monkeypatch.setattr(allocation, name, partial(forgetful, getattr(allocation, name)))
-    assert bounded(1.3, kind, 3.0, 0.03) < two_steps(1.3, kind, 3.0)
+    assert bounded(1.3, "with", 3.0, 0.03) < two_steps(1.3, "with", 3.0)
 
 
 # -- nothing an adversary chooses is worse than the pair -------------------------------------------
 
 
 def strategy(rng):
-    """Lengths and the angle in a step, from what was seen in the step before."""
-    first, second, turn = rng.uniform(0, 1, (2, 2)), rng.uniform(-1, 1, 2), rng.normal(size=2)
-    if rng.random() < 0.5:
-        first[:], second = 1.0, np.array([-1.0, rng.choice([-1.0, 1.0])])
-
-    def choose(seen):
-        side = (seen @ turn > 0).astype(int)
-        return first[side, 0], first[side, 1], second[side]
-
-    return choose
+    """How long the vector is in a step, from what was seen in the step before."""
+    length, turn = rng.uniform(0, 1, 2), rng.normal()
+    return lambda seen: length[(seen * turn > 0).astype(int)]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("c", "k"), [(0.4, 1.05), (1.2, 1.0), (1.2, 3.0)])
-def test_no_strategy_beats_opposite_vectors_of_full_length(c, k):
+def test_no_strategy_beats_full_length(c, k, kind):
     rng = np.random.default_rng(0)
-    truth, number, reached = two_steps(c, "other", k), 100_000, 0
-    for turn in range(40):
-        choose = strategy(rng)
-        seen, one, other = np.zeros((number, 2)), 0.0, 0.0
+    truth, number, reached = two_steps(c, kind, k), 100_000, 0
+    for turn in range(30):
+        choose = strategy(rng) if turn else np.ones_like
+        seen, s = np.zeros(number), 0.0
         for _ in range(2):
-            along, across, angle = choose(seen)
-            if turn == 0:
-                along, across, angle = np.ones(number), np.ones(number), -np.ones(number)
-            seen = rng.normal(size=(number, 2))
-            x = seen[:, 0]
-            y = angle * x + np.sqrt(1 - angle**2) * seen[:, 1]
-            one = one + np.exp(c * along * x - (c * along) ** 2 / 2) / 2
-            other = other + np.exp(c * across * y - (c * across) ** 2 / 2) / 2
-        profile = np.maximum(one - k * other, 0.0)
-        error = profile.std() / math.sqrt(number)
-        assert profile.mean() <= truth + 5 * error
-        reached += abs(profile.mean() - truth) <= 5 * error
-        if turn == 0:
-            assert reached == 1
-            assert profile.mean() > two_steps(c, "with", k) + 5 * error
-    assert reached < 40
+            length = c * choose(seen)
+            seen = rng.normal(size=number)
+            s = s + np.exp(length * seen - length**2 / 2) / 2
+        values = np.maximum(s - k, 0) if kind == "with" else np.maximum(1 - k * s, 0)
+        error = values.std() / math.sqrt(number)
+        assert values.mean() <= truth + 5 * error
+        reached += abs(values.mean() - truth) <= 5 * error
+        assert turn > 0 or reached == 1
+    assert reached < 30
 
 
 # -- Monte Carlo -----------------------------------------------------------------------------------
@@ -227,11 +194,8 @@ def sampled(c, steps, kind, ks, number, rng):
         likely = weight * np.exp(c * x[:, 0] - c * c / 2)  # S may be replaced by one of its terms
         if kind == "with":
             values = [likely * np.maximum(1 - k / s, 0) for k in ks]
-        elif kind == "without":
-            values = [weight * np.maximum(1 - k * s, 0) for k in ks]
         else:
-            other = np.exp(-c * x - c * c / 2).mean(1)
-            values = [likely * np.maximum(1 - k * other / s, 0) for k in ks]
+            values = [weight * np.maximum(1 - k * s, 0) for k in ks]
         total += [v.sum() for v in values]
         squares += [v @ v for v in values]
         done += len(x)
@@ -242,16 +206,15 @@ def sampled(c, steps, kind, ks, number, rng):
 class Sampled:
     """What Monte Carlo says of a pass: whether a mu is refuted, and what mu is needed at least."""
 
-    def __init__(self, c, steps, slack, neighbours, number, seed=0):
+    def __init__(self, c, steps, slack, number, seed=0):
         self.slack, rng = slack, np.random.default_rng(seed)
-        self.epsilons = np.linspace(0.05, 7.5, 12) * COSTS[neighbours](c, steps, slack)
+        self.epsilons = np.linspace(0.05, 7.5, 12) * presence_mu(c, steps, slack)
         ks = np.exp(self.epsilons)
-        kinds = LEAVE if neighbours == "leave" else REPLACE
-        sampling = [sampled(c, steps, kind, ks, number, rng) for kind in kinds]
+        sampling = [sampled(c, steps, kind, ks, number, rng) for kind in KINDS]
         self.low = np.max([mean - 5 * error for mean, error in sampling], axis=0)
 
     def refutes(self, mu):
-        claims = [delta_with(mu, self.slack, e) for e in self.epsilons]
+        claims = [profile(mu, self.slack, e) for e in self.epsilons]
         return bool(np.any(self.low > claims))
 
     def at_least(self):
@@ -259,40 +222,33 @@ class Sampled:
         return max(needed(e, low, self.slack) for e, low in pairs)
 
 
-@pytest.mark.parametrize(
-    ("c", "steps", "slack", "neighbours"),
-    [
-        (0.6, 8, 1e-6, "leave"),
-        (1.0, 5, 1e-8, "replace"),
-    ],
-)
-def test_against_monte_carlo(c, steps, slack, neighbours):
-    cost = COSTS[neighbours]
-    mu, truth = cost(c, steps, slack), Sampled(c, steps, slack, neighbours, 1_000_000)
+def test_against_monte_carlo():
+    c, steps, slack = 0.6, 8, 1e-6
+    mu, truth = presence_mu(c, steps, slack), Sampled(c, steps, slack, 1_000_000)
     assert not truth.refutes(mu)
     assert truth.at_least() > 0.97 * mu
     # Power: a little too small, half the clip or twice the noise, steps and slack that are not there.
     assert truth.refutes(0.97 * mu)
-    assert truth.refutes(cost(c / 2, steps, slack))
-    assert truth.refutes(cost(c, 2 * steps, slack))
-    assert truth.refutes(cost(c, steps, 100 * slack))
+    assert truth.refutes(presence_mu(c / 2, steps, slack))
+    assert truth.refutes(presence_mu(c, 2 * steps, slack))
+    assert truth.refutes(presence_mu(c, steps, 100 * slack))
 
 
-LENGTHS = {2: (0.3, 2.0), 4: (0.1, 1.0), 11: (0.4, 0.9), 16: (0.07, 0.7), 64: (0.13, 0.75)}
+LENGTHS = {2: (0.1, 0.3, 1.0, 2.0), 4: (0.1, 0.3, 0.6, 1.0), 8: (0.1, 0.4, 0.9, 1.5)}
+LENGTHS |= {16: (0.07, 0.2, 0.4, 0.7), 64: (0.13, 0.3, 0.5, 0.75)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slack", [1e-3, 1e-6, 1e-9])
-@pytest.mark.parametrize("neighbours", COSTS)
-@pytest.mark.parametrize(("steps", "c"), [(t, c) for t, both in LENGTHS.items() for c in both])
-def test_sixty_settings_against_ten_million_samples(c, steps, slack, neighbours):
-    mu = COSTS[neighbours](c, steps, slack)
-    truth = Sampled(c, steps, slack, neighbours, 10_000_000, 1)
+@pytest.mark.parametrize(("steps", "c"), [(t, c) for t, some in LENGTHS.items() for c in some])
+def test_sixty_settings_against_ten_million_samples(c, steps, slack):
+    mu = presence_mu(c, steps, slack)
+    truth = Sampled(c, steps, slack, 10_000_000, 1)
     assert not truth.refutes(mu)
     assert truth.at_least() > 0.98 * mu
 
 
-# -- what is known of the two costs ----------------------------------------------------------------
+# -- what is known of the cost ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -303,97 +259,77 @@ def test_sixty_settings_against_ten_million_samples(c, steps, slack, neighbours)
     ],
 )
 def test_gains_over_public_batches(steps, mu, gain):
-    assert noise_for(mu, steps, 1e-8) / mu == pytest.approx(gain, rel=4e-3)
-
-
-@pytest.mark.parametrize(
-    ("steps", "mu", "gain"), [(16, 0.268, 3.95), (16, 0.536, 3.46), (64, 0.268, 6.73)]
-)
-def test_replacement_costs_less_than_leaving_out_twice(steps, mu, gain):
-    assert 2 * noise_for(mu, steps, 1e-8, replace=True) / mu == pytest.approx(gain, rel=1e-2)
-    assert gain > 1.05 * noise_for(mu / 2, steps, 1e-8) / (mu / 2)
+    assert longest(mu, steps, 1e-8) / mu == pytest.approx(gain, rel=4e-3)
 
 
 @given(st.floats(1e-6, 30.0), SLACKS)
 def test_one_step_is_the_gaussian_itself(c, slack):
-    assert zero_out_mu(c, 1, slack) == noise_for(c, 1, slack) == c
-    assert replace_mu(c, 1, slack) == 2 * c
-    assert noise_for(c, 1, slack, replace=True) == c / 2
+    assert presence_mu(c, 1, slack) == longest(c, 1, slack) == c
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.floats(1e-3, 3.0), st.integers(1, 40), SLACKS, st.floats(1.0, 1.5), st.integers(0, 9))
-def test_costs_rise_with_the_clip_and_fall_with_steps_and_slack(c, steps, slack, more, extra):
-    off = 1.005  # of the grids
-    mu = zero_out_mu(c, steps, slack)
+@given(st.floats(1e-3, 3.0), st.integers(0, 6), SLACKS, st.floats(1.0, 1.5), st.integers(0, 2))
+def test_costs_rise_with_the_clip_and_fall_with_steps_and_slack(c, log, slack, more, extra):
+    off, steps = 1.005, 2**log  # of the grids
+    mu = presence_mu(c, steps, slack)
     assert mu <= c
-    assert mu <= off * zero_out_mu(more * c, steps, slack)
-    assert zero_out_mu(c, steps + extra, slack) <= off * mu
-    assert zero_out_mu(c, steps, min(more * slack, 0.01)) <= off * mu
-
-
-@settings(deadline=None, max_examples=8)
-@given(st.floats(1e-3, 2.0), st.integers(1, 20), SLACKS)
-def test_a_replacement_costs_between_once_and_twice_of_leaving_out(c, steps, slack):
-    mu = replace_mu(c, steps, slack)
-    assert 0.99 * zero_out_mu(c, steps, slack) <= mu <= 2 * c
-    # By way of the neighbour without the record: worse, or the same up to the grids.
-    twice, kept = replace_one(zero_out_mu(c, steps, slack), slack)
-    assert replace_mu(c, steps, kept) <= 1.01 * twice
+    assert mu <= off * presence_mu(more * c, steps, slack)
+    assert presence_mu(c, steps * 2**extra, slack) <= off * mu
+    assert presence_mu(c, steps, min(more * slack, 0.01)) <= off * mu
 
 
 @settings(deadline=None, max_examples=15)
-@given(st.floats(1e-3, 12.0), st.integers(1, 40), SLACKS)
-def test_the_inverse_never_overshoots_and_hardly_undershoots(mu, steps, slack):
-    c = noise_for(mu, steps, slack)
+@given(st.floats(1e-3, 12.0), st.integers(0, 6), SLACKS)
+def test_the_inverse_never_overshoots_and_hardly_undershoots(mu, log, slack):
+    steps = 2**log
+    c = longest(mu, steps, slack)
     assert mu <= c
-    assert zero_out_mu(c, steps, slack) <= mu
-    assert zero_out_mu(1.01 * c, steps, slack) > mu
+    assert presence_mu(c, steps, slack) <= mu
+    assert presence_mu(1.01 * c, steps, slack) > mu
 
 
-@pytest.mark.parametrize(
-    ("mu", "steps", "slack"), [(0.3, 4, 1e-8), (2.0, 3, 1e-4), (0.01, 6, 1e-9), (0.05, 2, 0.3)]
-)
-def test_the_inverse_for_replacements(mu, steps, slack):
-    c = noise_for(mu, steps, slack, replace=True)
-    assert mu / 2 <= c
-    assert replace_mu(c, steps, slack) <= mu
-    assert replace_mu(1.02 * c, steps, slack) > mu
+@settings(deadline=None, max_examples=50)
+@given(st.floats(1e-3, 0.7), st.integers(1, 3), st.floats(-25.0, -6.0))
+def test_secrecy_is_what_leaves_room(mu, size, exponent):
+    room = 10.0**exponent
+    secrecy = secrecy_for(mu, size, room)
+    assert group(mu, secrecy, size)[1] <= room
+    with contextlib.suppress(InvalidArgument):
+        assert group(mu, 3 * secrecy, size)[1] > room
 
 
 def test_the_ends_of_the_ranges_are_safe():
-    assert zero_out_mu(1e-7, 4, 1e-8) == 1e-7
-    assert replace_mu(1e-7, 4, 1e-8) == 2e-7
-    assert zero_out_mu(1e-4, 2**40, 1e-8) == zero_out_mu(1e-4, 2**20, 1e-8) > 5e-8
-    assert zero_out_mu(11.0, 8, 1e-8) == 11.0
-    assert replace_mu(11.0, 8, 1e-8) == 22.0
-    assert replace_mu(9.9, 2, 1e-40) == 19.8  # private only beyond epsilon 50
-    assert 0.0 < zero_out_mu(0.01, 4, 0.5) < 1e-9  # all of it is slack
-    assert 0.0 < replace_mu(0.01, 4, 0.5) < 1e-9
-    assert 0.1 < zero_out_mu(0.5, 16, 1e-50) < 0.5
+    assert presence_mu(1e-7, 4, 1e-8) == 1e-7
+    assert presence_mu(11.0, 8, 1e-8) == 11.0
+    assert 0.0 < presence_mu(0.01, 4, 0.5) < 1e-9  # all of it is slack
+    assert 0.1 < presence_mu(0.5, 16, 1e-50) < 0.5
 
 
 def test_what_cannot_be_is_refused():
     for bad in (0.0, -1.0, math.nan, math.inf):
-        for cost in (zero_out_mu, replace_mu, noise_for):
+        for cost in (presence_mu, longest):
             with pytest.raises(InvalidArgument):
                 cost(bad, 4, 1e-8)
             with pytest.raises(InvalidArgument):
                 cost(1.0, 4, bad)
-        for call_ in (group, exceeds_with, delta_with):
+        for call_ in (group, exceeds_with):
             with pytest.raises(InvalidArgument):
                 call_(bad, 1e-8, 2)
-    for cost in (zero_out_mu, replace_mu, noise_for):
+        with pytest.raises(InvalidArgument):
+            secrecy_for(bad, 2, 1e-8)
+    for cost in (presence_mu, longest):
         with pytest.raises(InvalidArgument, match="whole number"):
             cost(1.0, 0, 1e-8)
+        with pytest.raises(InvalidArgument, match="2, 4, 8"):
+            cost(1.0, 6, 1e-8)
         with pytest.raises(InvalidArgument, match="at least 1e-50"):
             cost(1.0, 2, 1e-51)
+    with pytest.raises(InvalidArgument, match="public batches"):
+        secrecy_for(40.0, 2, 1e-9)
     for slack in (-1e-9, 1.0, math.nan):
-        for call_ in (group, exceeds_with, delta_with, partial(epsilon_with, delta=0.1)):
+        for call_ in (group, exceeds_with):
             with pytest.raises(InvalidArgument, match="below 1"):
-                call_(1.0, slack, 2) if call_ in (group, exceeds_with, delta_with) else call_(
-                    1.0, slack
-                )
+                call_(1.0, slack, 2)
 
 
 # -- the currency ----------------------------------------------------------------------------------
@@ -422,8 +358,8 @@ def test_groups_against_all_tests_of_a_row_of_data_sets(mu, exponent, size):
         reached = power(mu, slack, reached)
     assert total == pytest.approx(size * mu)
     for epsilon in np.linspace(0.0, 9.0, 19) * total:
-        profile = np.max(reached - math.exp(epsilon) * LEVELS)
-        assert profile <= delta_with(total, kept, epsilon) * (1 + 1e-9)
+        found = np.max(reached - math.exp(epsilon) * LEVELS)
+        assert found <= profile(total, kept, epsilon) * (1 + 1e-9)
     # No smaller slack will do: a test of level 0 has all but this.
     assert kept >= reached[0] * (1 - 1e-9)
     if size == 2 and mu < 0.7:
@@ -432,14 +368,14 @@ def test_groups_against_all_tests_of_a_row_of_data_sets(mu, exponent, size):
 
 @pytest.mark.parametrize(("mu", "times"), [(0.016, 2.1), (0.134, 3.15), (0.3, 6.42)])
 def test_replacing_costs_a_few_times_the_slack(mu, times):
-    twice, kept = replace_one(mu, 1e-8)
+    twice, kept = group(mu, 1e-8, 2)
     assert (twice, kept / 1e-8) == (2 * mu, pytest.approx(times, rel=5e-3))
 
 
 def test_records_changed_in_each_pass_take_less_slack():
     mu, slack, passes = 0.3, 1e-8, 16
-    at_once = replace_one(mu, slack)[1]
-    in_each = passes * replace_one(mu / math.sqrt(passes), slack / passes)[1]
+    at_once = group(mu, slack, 2)[1]
+    in_each = passes * group(mu / math.sqrt(passes), slack / passes, 2)[1]
     assert in_each < 0.5 * at_once
 
 
@@ -447,34 +383,19 @@ def test_groups_of_one_and_without_slack_and_too_large():
     assert group(0.3, 1e-8, 1) == (0.3, 1e-8)
     assert group(0.3, 0.0, 3) == (pytest.approx(0.9), 0.0)
     for mu, slack in ((9.0, 1e-8), (0.1, 0.6), (100.0, 1e-8)):
-        with pytest.raises(InvalidArgument, match="give less slack"):
+        with pytest.raises(InvalidArgument, match="give less"):
             group(mu, slack, 2)
 
 
-@given(st.floats(0.01, 3.0), SLACKS, st.floats(0.0, 20.0), st.sampled_from([0.0, 1e-40, 1e-14]))
-def test_delta_is_the_tensor_product_of_both(mu, slack, epsilon, variation):
+@given(st.floats(0.01, 3.0), SLACKS, st.floats(0.0, 20.0))
+def test_the_profile_is_that_of_the_tensor_product_of_both(mu, slack, epsilon):
     """P is the Gaussian pair times one that shares all but a mass of `slack` on either side."""
     z = np.linspace(-12.0, 16.0, 8001)
     q, p = allocation._cells(z), allocation._cells(z - mu)
-    best = slack + (1 - slack) * np.sum(np.maximum(p - math.exp(epsilon) * q, 0))
-    truth = best + (1 + math.exp(epsilon)) * variation
-    found = delta_with(mu, slack, epsilon, variation)
-    assert min(truth, 1.0) <= found * (1 + 1e-12) + 1e-13
+    truth = slack + (1 - slack) * np.sum(np.maximum(p - math.exp(epsilon) * q, 0))
+    found = profile(mu, slack, epsilon)
+    assert truth <= found * (1 + 1e-12) + 1e-13
     assert found <= truth + 1e-4
-
-
-@given(st.floats(0.01, 3.0), SLACKS, st.floats(-10.0, -1.0), st.sampled_from([0.0, 1e-40]))
-def test_epsilon_and_delta_are_inverse(mu, slack, exponent, variation):
-    delta = 10.0**exponent
-    if slack >= delta:
-        with pytest.raises(InvalidArgument, match="leaves nothing"):
-            epsilon_with(mu, slack, delta, variation)
-        return
-    epsilon = epsilon_with(mu, slack, delta, variation)
-    assert delta_with(mu, slack, epsilon, variation) <= delta * (1 + 1e-8)
-    if epsilon > 1e-6 and slack < delta / 2:
-        assert delta_with(mu, slack, epsilon * (1 - 1e-5), variation) > delta
-        assert epsilon >= accounting.epsilon(mu, delta) * (1 - 1e-8)
 
 
 def test_the_loss_exceeds_epsilon_no_more_often_than_said():
@@ -482,7 +403,7 @@ def test_the_loss_exceeds_epsilon_no_more_often_than_said():
     x = rng.normal(size=(1_000_000, steps))
     x[:, 0] += c
     loss = np.log(np.exp(c * x - c * c / 2).mean(1))
-    mu = zero_out_mu(c, steps, slack)
+    mu = presence_mu(c, steps, slack)
     for epsilon in (0.2, 0.5, 1.0, 2.0):
         said, seen = exceeds_with(mu, slack, epsilon), float(np.mean(loss > epsilon))
         assert seen <= said <= 1.0
@@ -499,7 +420,7 @@ def test_the_loss_exceeds_epsilon_no_more_often_than_said():
 @pytest.mark.parametrize("c", [1e-4, 0.3, 3.0])
 def test_first_masses_are_good_to_far_more_than_is_said(c):
     low = float(ndtri(1e-14))
-    nodes = allocation._nodes(low - c, c - low, 4.0, 0.03)[::20]
+    nodes = allocation._nodes(low - c, c - low, 4.0)[::20]
     with mpmath.workdps(200):
         for x in (nodes, nodes - c, nodes + c):
             for a, b, mass in zip(x, x[1:], allocation._cells(x), strict=False):
@@ -507,19 +428,15 @@ def test_first_masses_are_good_to_far_more_than_is_said(c):
                 assert abs(mpmath.mpf(float(mass)) / truth - 1) < 1e-13
 
 
-@pytest.mark.parametrize("steps", [1, 6, 7, 64])
+@pytest.mark.parametrize("steps", [1, 2, 8, 64])
 def test_means_stay_and_only_ends_are_cut(steps):
-    c, k = 0.9, 1.5
-    law = allocation._left_out(c, steps, 1e-6)
+    law = allocation._law_of_mean(0.9, steps, 1e-10)
     assert np.all(np.diff(law.points) > 0)
     assert law.weights.sum() == pytest.approx(1.0, abs=1e-12)
     assert law.points @ law.weights <= 1.0 + 1e-10
     assert law.points @ law.weights + law.lost >= 1.0 - 1e-12
     assert law.lost < 1e-8
     assert law.weights[0] < 1e-8
-    one = allocation._one_step(c, k, 1e-10, 0.08)
-    assert one.weights.sum() == pytest.approx(1.0, abs=1e-12)
-    assert 1 - k <= one.points @ one.weights + one.lost <= 1 - k + 1e-8
 
 
 def test_there_are_fewer_pairs_than_the_bound_on_rounding_says(monkeypatch):
@@ -531,9 +448,8 @@ def test_there_are_fewer_pairs_than_the_bound_on_rounding_says(monkeypatch):
         return spread(values, weights, points, lost)
 
     monkeypatch.setattr(allocation, "_spread", counting)
-    for c, steps in ((10.0, 3), (1.0, 7), (3.0, 31), (1e-4, 3)):
-        allocation._left_out(c, steps, 1e-50)
-        allocation._replaced(c, steps, math.exp(min(4 * c, 40.0)), 1e-50)
+    for c, steps in ((10.0, 4), (1.0, 8), (3.0, 32), (1e-4, 4)):
+        allocation._law_of_mean(c, steps, 1e-54)
     assert 2**17 < most < 2**22
 
 
@@ -542,7 +458,7 @@ def test_there_are_fewer_pairs_than_the_bound_on_rounding_says(monkeypatch):
 
 def epsilon_of(c, steps, delta):
     """Epsilon of one pass at delta, straight from the law of S: no Gaussian in between."""
-    law = allocation._left_out(c, steps, delta / 1e3)
+    law = allocation._law_of_mean(c, steps, 1e-7 * delta)
 
     def over(epsilon):
         k = math.exp(epsilon)
