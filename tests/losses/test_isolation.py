@@ -14,10 +14,9 @@ import pytest
 import attack
 import blindstep as bs
 from blindstep.losses import isolation, isolation_worker
-from blindstep.losses.engines import Engine
+from blindstep.losses.engines import Engine, Task, Work, perform
 from blindstep.losses.pytrees import ParameterSpace
 from blindstep.losses.silence import silence
-from blindstep.losses.tasks import Task, Work, perform
 from driver_runs import DATA, SHORT, run, same
 from losses import capped_distance_numpy
 

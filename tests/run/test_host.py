@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import blindstep as bs
+from blindstep.losses.engines import Task, Work, perform
 from blindstep.losses.pytrees import ParameterSpace
 from blindstep.losses.silence import silence
-from blindstep.losses.tasks import Task, Work, perform
 from blindstep.private.statement import round_up
 from blindstep.run import host
 from blindstep.run.progress import RunProgress, how_to_go_on

@@ -10,7 +10,7 @@ import pytest
 import blindstep as bs
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
-from blindstep.losses import tasks
+from blindstep.losses import engines
 from blindstep.losses.pytrees import ParameterSpace
 from blindstep.private.gate import Memory
 from blindstep.private.noise import fresh_keys
@@ -116,13 +116,13 @@ def test_drivers_see_the_same_points():
 
 
 def test_a_driver_that_asks_a_failing_record_again_is_caught(monkeypatch):
-    real = tasks.quietly
+    real = engines.quietly
 
     def retry(loss, params, record):
         value = real(loss, params, record)
         return real(loss, params, record) if value is None else value
 
-    monkeypatch.setattr(tasks, "quietly", retry)
+    monkeypatch.setattr(engines, "quietly", retry)
     with pytest.raises(AssertionError):
         record_and_replay("host", lambda: HostileLoss("exception"))
 

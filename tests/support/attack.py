@@ -7,10 +7,9 @@ import math
 
 import numpy as np
 
-from blindstep.losses.engines import Engine, Host
+from blindstep.losses.engines import Engine, Host, Task, Work, perform
 from blindstep.losses.isolation import seal
 from blindstep.losses.pytrees import ParameterSpace
-from blindstep.losses.tasks import Task, Work, perform
 
 KINDS = ("spins", "grips", "sleeps", "hoards", "exits", "crashes", "interrupts", "meddles")
 PLACES = (0, 19, 39)

@@ -2,52 +2,70 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import warnings
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from blindstep.cli.common import STOPPED, stop
-from blindstep.errors import HopelessPlan, LargeDelta, LossNotFinite
+from blindstep.errors import BlindstepError, HopelessPlan, LargeDelta, LossNotFinite
 
 # Each command: the module that has it, and the first sentence of its help. A module is imported when
 # its command runs, since JAX comes with it, which takes longer than reading this table.
 COMMANDS = {
-    "privacy": (
-        "blindstep.cli.planning",
-        "Convert a privacy budget, exactly: mu to epsilon, or epsilon to mu.",
-    ),
-    "plan": (
-        "blindstep.cli.planning",
-        "Plan a run: every number of it, what it costs and what it certifies.",
-    ),
+    "privacy": ("plans", "Convert a privacy budget, exactly: mu to epsilon, or epsilon to mu."),
+    "plan": ("plans", "Plan a run: every number of it, what it costs and what it certifies."),
     "train": (
-        "blindstep.cli.train",
+        "train",
         "Train privately on a problem file. The same command goes on after a crash.",
     ),
     "audit": (
-        "blindstep.cli.audit",
+        "plans",
         "Attack a plan through its own code: a lower bound on mu against what is claimed.",
     ),
     "report": (
-        "blindstep.cli.audit",
+        "plans",
         "Write a self-contained HTML report of a run: privacy, noise, plan, ledger; nothing secret.",
     ),
     "demo": (
-        "blindstep.cli.demo",
+        "demo",
         "Two private runs on embedded data, in about a minute: votes of users, and digits.",
     ),
-    "serve": (
-        "blindstep.cli.serve",
-        "Start the feedback service: better from votes, privately, over HTTP.",
-    ),
-    "ledger": ("blindstep.cli.ledger", "What was spent, run by run."),
+    "serve": ("serve", "Start the feedback service: better from votes, privately, over HTTP."),
+    "ledger": ("ledger", "What was spent, run by run."),
 }
+# The exit code of a program that Ctrl-C has ended: 128 + SIGINT.
+STOPPED = 130
+_JSON = "blindstep.json"
+
+
+def _asked_for_json(context: typer.Context, asked: bool) -> bool:
+    context.meta[_JSON] = asked  # shared with the contexts around it: errors are JSON, too
+    return asked
+
+
+AsJson = Annotated[
+    bool, typer.Option("--json", callback=_asked_for_json, help="Print JSON for machines.")
+]
+Mu = Annotated[float | None, typer.Option(help="Gaussian-DP budget (the paper calls it rho).")]
+Epsilon = Annotated[float | None, typer.Option(help="Epsilon of (epsilon, delta)-DP.")]
+Delta = Annotated[float, typer.Option(help="Delta of (epsilon, delta)-DP.")]
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON; a NaN is an error here, not a surprise for the reader's parser."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def end(code: int, words: object) -> NoReturn:
+    """End with this exit code and one line on stderr."""
+    print(f"blindstep: {words}", file=sys.stderr)
+    raise typer.Exit(code) from None
 
 
 class _Later(TyperCommand):
@@ -69,18 +87,21 @@ class _Commands(TyperGroup):
         )
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; Ctrl-C in one that has no words of its own for it ends in one line, too."""
+        """Run a command; an error of this package, or Ctrl-C, ends it with one line on stderr."""
         try:
             return super().invoke(ctx)
+        except BlindstepError as error:
+            if ctx.meta.get(_JSON):
+                print_json({"error": type(error).__name__, "message": str(error)})
+            end(2, error)
         except KeyboardInterrupt:
-            stop(
-                "Stopped; the same command starts again, and a run that had begun goes on where it was."
-            )
+            again = "the same command starts again, and a run that had begun goes on where it was."
+            end(STOPPED, f"Stopped; {again}")
 
 
 def load(name: str) -> Any:
     """The command of this name, imported and ready to run."""
-    found = getattr(import_module(COMMANDS[name][0]), name)
+    found = getattr(import_module(f"blindstep.cli.{COMMANDS[name][0]}"), name)
     if isinstance(found, typer.Typer):
         return typer.main.get_group(found)
     alone = typer.Typer(add_completion=False)
@@ -89,10 +110,7 @@ def load(name: str) -> Any:
 
 
 app = typer.Typer(
-    cls=_Commands,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
+    cls=_Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False
 )
 
 
@@ -106,8 +124,7 @@ def _version(asked: bool) -> bool:
 @app.callback()
 def _options(
     _: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Differentially private optimization from function values alone."""

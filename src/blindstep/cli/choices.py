@@ -43,20 +43,17 @@ def with_choices(
 
     With another command they are all of that one's options, none of which is required.
     """
-    own = [
-        parameter
-        for parameter in inspect.signature(command, eval_str=True).parameters.values()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
+    every = inspect.signature(command, eval_str=True).parameters.values()
+    own = [each for each in every if each.kind is not each.VAR_KEYWORD]
     names = {parameter.name for parameter in own}
     others = _parameters() if also is None else inspect.signature(also).parameters.values()
     more = [each for each in others if each.name not in names]
     if also is not None:
         more = [each.replace(default=None) if each.default is each.empty else each for each in more]
-    everything = sorted([*own, *more], key=lambda each: each.default is not inspect.Parameter.empty)
+    everything = sorted([*own, *more], key=lambda each: each.default is not each.empty)
     shown: Any = command
     shown.__signature__ = inspect.Signature(
-        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in everything]
+        [each.replace(kind=each.KEYWORD_ONLY) for each in everything]
     )
     shown.__annotations__ = {each.name: each.annotation for each in everything}
     return command
@@ -101,13 +98,13 @@ def _refuse(name: str, kind: type[Method], others: dict[str, Any]) -> None:
         bounds = others.pop("bounds").in_force
         others = {each: bounds[each] for each in _OF_BOUNDS if each in bounds} | others
     listed = ", ".join(f"{_option(each)} {value}" for each, value in others.items())
-    said = f"{listed}: method {name} takes no such choice."
     if kind is Auto:
         raise InvalidArgument(
             f"{listed}: a run that finds its own scales takes no such choice. Leave it out, or give "
             "--radius, and no --method auto, for a plan in units of the parameters."
         )
-    raise InvalidArgument(f"{said} Leave it out, or use --method tight.")
+    remedy = "Leave it out, or use --method tight."
+    raise InvalidArgument(f"{listed}: method {name} takes no such choice. {remedy}")
 
 
 def _parameters() -> list[inspect.Parameter]:
@@ -134,7 +131,9 @@ def _options_of(name: str, hint: Any, words: str) -> list[tuple[str, Any, str]]:
     """The options of a field: their names, types and words."""
     text = words[0].upper() + words[1:]
     if hint is Bounds:
-        return [(each, _OF_BOUNDS[each], _first(words_of(Bounds)[each])) for each in _OF_BOUNDS]
+        said = {each: text.partition(". ")[0] for each, text in words_of(Bounds).items()}
+        said = {each: text[0].upper() + text[1:].rstrip(".") + "." for each, text in said.items()}
+        return [(each, type_, said[each]) for each, type_ in _OF_BOUNDS.items()]
     if hint is Learner:
         return [(name, str, text)]
     if hint in _NAMES:
@@ -144,19 +143,10 @@ def _options_of(name: str, hint: Any, words: str) -> list[tuple[str, Any, str]]:
     return [(name, hint, text)]
 
 
-def _first(words: str) -> str:
-    """The first sentence."""
-    return words[0].upper() + words[1:].partition(". ")[0].rstrip(".") + "."
-
-
 def _parameter(name: str, type_: Any, words: str, panel: str | None) -> inspect.Parameter:
     option = typer.Option(_option(name), help=words, rich_help_panel=panel)
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[type_ | None, option],
-    )
+    kind, annotation = inspect.Parameter.KEYWORD_ONLY, Annotated[type_ | None, option]
+    return inspect.Parameter(name, kind, default=None, annotation=annotation)
 
 
 def _option(name: str) -> str:

@@ -1,18 +1,19 @@
 """Records from files: `.npy`, `.npz`, `.csv`, `.parquet`. What a run cannot use is refused at once.
 
 An error names the file, the line and the column, never what is in a cell. Line 1 of a CSV holds names
-if none of its cells is a number and all other cells are. Until that is known it may be somebody's
+if none of its cells is a number and all other cells are. Until that is known it may be a person's
 record, so errors name columns by number.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import stat
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,34 +77,23 @@ def check_finite(data: PyTree) -> None:
                 )
 
 
-def _read_npy(path: Path, _: tuple[str, ...]) -> np.ndarray:
+def _read_numpy(path: Path, _: tuple[str, ...]) -> np.ndarray | dict[str, np.ndarray]:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
-        raise _not_plain(path) from error
-
-
-def _read_npz(path: Path, _: tuple[str, ...]) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
+        stored = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(stored, np.ndarray):
+            return stored
+        with stored:
             return {name: stored[name] for name in stored.files}
     except (ValueError, zipfile.BadZipFile) as error:
-        raise _not_plain(path) from error
-
-
-def _not_plain(path: Path) -> InvalidArgument:
-    return InvalidArgument(
-        f"{path} is not a file of plain arrays: it is damaged, or holds Python objects, which are "
-        "not read because reading them runs code. Save arrays of numbers with numpy.save or savez."
-    )
+        raise InvalidArgument(
+            f"{path} is not a file of plain arrays: it is damaged, or holds Python objects, which are "
+            "not read because reading them runs code. Save arrays with numpy.save or savez."
+        ) from error
 
 
 def _read_csv(path: Path, text: tuple[str, ...]) -> np.ndarray | dict[str, np.ndarray]:
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        try:
-            first = [cell.strip() for cell in next(csv.reader(file), [])]
-        except UnicodeDecodeError as error:
-            raise InvalidArgument(f"{path} is not UTF-8 text: save it as CSV UTF-8.") from error
+    with _lines(path) as rows:
+        first = [cell.strip() for cell in next(rows, [])]
     if len(first) < 2 and any(mark in "".join(first) for mark in ";\t|"):
         raise InvalidArgument(
             f"{path} seems to be separated by something else than commas: save it with commas, and "
@@ -111,7 +101,7 @@ def _read_csv(path: Path, text: tuple[str, ...]) -> np.ndarray | dict[str, np.nd
         )
     named = _first_line_is_names(path, first)
     if text and not (named and {*text} <= {*first}):
-        return {}  # who asked for them says that they are not there
+        return {}  # the caller says that they are not there
     at = tuple(first.index(name) for name in text)
     found = {first[place]: _text_column(path, place, at, len(first)) for place in at}
     numbers = [column for column in range(len(first)) if column not in at]
@@ -131,7 +121,7 @@ def _read_csv(path: Path, text: tuple[str, ...]) -> np.ndarray | dict[str, np.nd
                 usecols=numbers if at else None,
             )
     except (ValueError, UnicodeDecodeError):
-        # Its message would hold the cell, and the cell is somebody's.
+        # Its message would hold the cell, which is a person's secret.
         raise InvalidArgument(_what_is_wrong_in(path, named, at)) from None
     if table.size == 0:
         raise InvalidArgument(f"{path} has no record: give at least one line of numbers.")
@@ -144,18 +134,24 @@ def _read_csv(path: Path, text: tuple[str, ...]) -> np.ndarray | dict[str, np.nd
 
 def _text_column(path: Path, at: int, text: tuple[int, ...], width: int) -> np.ndarray:
     """The cells of one column as they are, below a line of names; each line must have all columns."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        rows = csv.reader(file)
+    with _lines(path) as rows:
         next(rows)
         cells = []
+        for row in filter(None, rows):
+            if len(row) != width:
+                raise InvalidArgument(_what_is_wrong_in(path, True, text))
+            cells.append(row[at].strip())
+    return np.asarray(cells, dtype=str)
+
+
+@contextlib.contextmanager
+def _lines(path: Path) -> Iterator[Any]:
+    """The lines of a CSV file as lists of cells."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
         try:
-            for row in filter(None, rows):
-                if len(row) != width:
-                    raise InvalidArgument(_what_is_wrong_in(path, True, text))
-                cells.append(row[at].strip())
+            yield csv.reader(file)
         except UnicodeDecodeError as error:
             raise InvalidArgument(f"{path} is not UTF-8 text: save it as CSV UTF-8.") from error
-    return np.asarray(cells, dtype=str)
 
 
 def _first_line_is_names(path: Path, cells: list[str]) -> bool:
@@ -201,15 +197,13 @@ def _what_is_wrong_in(path: Path, named: bool, text: tuple[int, ...]) -> str:
             for column, cell in enumerate(row, 1):
                 if _is_number(cell) or column - 1 in text:
                     continue
+                where += f", column {column},"
                 if not cell.strip():
-                    return (
-                        f"{where}, column {column}, is empty: fill it with a constant, or drop the "
-                        "record."
-                    )
+                    return f"{where} is empty: fill it with a constant, or drop the record."
                 return (
-                    f"{where}, column {column}, is not a number: turn text into codes (0, 1, 2, ...) "
-                    "and dates into days, list categories in `categories`, or leave the column out. "
-                    "Only line 1 may hold names."
+                    f"{where} is not a number: turn text into codes (0, 1, 2, ...) and dates into "
+                    "days, list categories in `categories`, or leave the column out. Only line 1 may "
+                    "hold names."
                 )
     return f"{path} cannot be read as numbers: check its separators and quotes."
 
@@ -226,9 +220,7 @@ def _read_parquet(path: Path, text: tuple[str, ...]) -> dict[str, np.ndarray]:
         table = pyarrow.parquet.read_table(path)
     except pyarrow.ArrowInvalid as error:
         raise InvalidArgument(f"{path} is not a parquet file, or is damaged.") from error
-    return {
-        name: _column(path, name, table[name], text=name in text) for name in table.column_names
-    }
+    return {name: _column(path, name, table[name], name in text) for name in table.column_names}
 
 
 def _column(path: Path, name: str, column: Any, text: bool = False) -> np.ndarray:
@@ -254,8 +246,8 @@ def _column(path: Path, name: str, column: Any, text: bool = False) -> np.ndarra
 
 
 _READERS: dict[str, Callable[[Path, tuple[str, ...]], PyTree]] = {
-    ".npy": _read_npy,
-    ".npz": _read_npz,
+    ".npy": _read_numpy,
+    ".npz": _read_numpy,
     ".csv": _read_csv,
     ".parquet": _read_parquet,
 }

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 import blindstep
-from blindstep.cli.common import AsJson, print_json
+from blindstep.cli import AsJson, print_json
 from blindstep.errors import InvalidArgument
 from blindstep.insight.report import report as write_report
 
@@ -52,13 +52,8 @@ def demo(as_json: AsJson = False) -> None:
     title = f"blindstep demo: votes at {label}"
     report = str(write_report(result, REPORT, title=title, public_utility=utility))
     if as_json:
-        print_json(
-            {
-                "stories": [story.to_dict() for story in stories],
-                "report": report,
-                "seconds": time.perf_counter() - began,
-            }
-        )
+        told = {"stories": [story.to_dict() for story in stories], "report": report}
+        print_json(told | {"seconds": time.perf_counter() - began})
         return
     console = Console(highlight=False)
     for story in stories:
@@ -71,11 +66,8 @@ def demo(as_json: AsJson = False) -> None:
 
 
 def _table(story: Any) -> Table:
-    """A story as a table: how well it went, and what that says about anybody."""
-    table = Table()
-    table.add_column("")
-    table.add_column(story.score, justify="right")
-    table.add_column("delta", justify="right")
+    """A story as a table: how well it went, and the delta at which epsilon is quoted."""
+    table = Table("", Column(story.score, justify="right"), Column("delta", justify="right"))
     for row in story.rows:
         delta = "" if row.result is None else f"{row.result.privacy.delta:g}"
         table.add_row(row.label, f"{row.score:.3f}", delta)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from blindstep.cli.common import AsJson, fail, print_json
+from blindstep.cli import AsJson, print_json
 from blindstep.cli.data_files import is_data_file
 from blindstep.cli.problem_file import ProblemFile
 from blindstep.errors import BlindstepError, InvalidArgument
@@ -47,21 +47,15 @@ def show(
 
     A run's epsilon is quoted at the delta that the run was made with.
     """
-    try:
-        found = [_ledger_at(path)] if path is not None else _all()
-        accounts = [(place, read_spending(place)) for place in found]
-        numbers = [
-            spending_numbers(account, delta) | {"ledger": str(place)} for place, account in accounts
-        ]
-        tables = [(place, spending_table(account, delta)) for place, account in accounts]
-    except BlindstepError as error:
-        fail(error, as_json)
+    found = [_ledger_at(path)] if path is not None else _all()
+    accounts = [(place, read_spending(place)) for place in found]
     if as_json:
+        numbers = [spending_numbers(each, delta) | {"ledger": str(at)} for at, each in accounts]
         print_json(numbers if path is None else numbers[0])
         return
-    console = Console()
+    tables = [(place, spending_table(account, delta)) for place, account in accounts]
     for place, table in tables:
-        console.print(table)
+        Console().print(table)
         print(f"{place}\n")
 
 
@@ -76,7 +70,7 @@ def _all() -> list[Path]:
 
 
 def _ledger_at(path: Path) -> Path:
-    """The ledger that a path leads to; the path itself where it is none of what leads to one."""
+    """The ledger of a data file, a problem file or a run directory; any other path is one itself."""
     if is_data_file(path):
         found = data_ledger.find(path)
         if found is None:
@@ -147,17 +141,15 @@ def ledger_notes(plan: Plan, storage: Storage, source: Path | None) -> list[str]
 
 
 def about_ledger(storage: Storage, delta: float) -> str:
-    """What somebody needs to know whose run a ledger refused, in epsilons."""
+    """What the ledger that refused a run holds, in epsilons."""
     left = ""
     with contextlib.suppress(BlindstepError):
         account = read_ledger(storage.ledger_path)
-        spent = account.epsilon(delta)
-        left = f", in which epsilon {round_up(spent, 4)} is spent"
+        numbers = spending_numbers(account, delta)
+        left = f", in which epsilon {round_up(numbers['epsilon'], 4)} is spent"
         if account.budget is not None:
-            budget = accounting.epsilon(account.budget, delta)
-            left += f" of a budget of {round_up(budget, 4)}"
-            rest = account.remaining()
-            less = accounting.epsilon(rest, delta) if rest else 0.0
-            left += f": what is left is epsilon {math.floor(1000 * less) / 1000:g}"
+            rest = math.floor(1000 * numbers["remaining_epsilon"]) / 1000
+            left += f" of a budget of {round_up(numbers['budget_epsilon'], 4)}"
+            left += f": what is left is epsilon {rest:g}"
         left += f" (at delta {delta:g})"
     return f"(The ledger is {storage.ledger_path}{left}. --ledger gives another one.)"

@@ -1,12 +1,4 @@
-"""A problem as a Python file: `loss`, `params` and `data`, and what is known about the loss.
-
-    import jax.numpy as jnp
-
-    def loss(params, record):
-        return jnp.abs(record["weight"] - params["slope"] * record["height"])
-
-    params = {"slope": jnp.zeros(())}
-    data = "people.csv"          # or .npy, .npz, .parquet, or arrays
+"""A problem as a Python file: `loss`, `params` and `data` (docs/train.md has an example).
 
 Optional: `lipschitz` and `gap` (numbers) and `bounds` (such as `blindstep.Bounds(range=(0, 1))`), or
 `method`, a method of your own; `scales` and `categories`, public constants by which columns become
@@ -149,9 +141,8 @@ def _run(path: Path) -> dict[str, Any]:
     try:
         return runpy.run_path(str(path), run_name="blindstep_problem")
     except SyntaxError as error:
-        raise InvalidArgument(
-            f"{path}, line {error.lineno}, is not Python: {error.msg}."
-        ) from error
+        said = f"{path}, line {error.lineno}, is not Python: {error.msg}."
+        raise InvalidArgument(said) from error
     except Exception as error:
         # The message itself may quote a record.
         raise InvalidArgument(

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from blindstep.cli.common import fail
-from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.errors import InvalidArgument
 
 serve = typer.Typer(
     invoke_without_command=True,
@@ -39,10 +38,8 @@ def _settings(database: str | None, key_file: str | None, **more: Any) -> Any:
     from dataclasses import replace
 
     given = {"database": database, "key_file": key_file, **more}
-    return replace(
-        Settings.from_environment(),
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return replace(Settings.from_environment(), **chosen)
 
 
 @contextlib.contextmanager
@@ -84,16 +81,13 @@ def start(
     """
     if context.invoked_subcommand is not None:
         return
-    try:
-        origins = None if origin is None else tuple(origin)
-        settings = _settings(database, key_file, origins=origins, secure_cookies=secure_cookies)
-        _require_port(host, port)
-        with _opened(settings) as (tables, secrets):
-            from blindstep.serve.access import Access
+    origins = None if origin is None else tuple(origin)
+    settings = _settings(database, key_file, origins=origins, secure_cookies=secure_cookies)
+    _require_port(host, port)
+    with _opened(settings) as (tables, secrets):
+        from blindstep.serve.access import Access
 
-            token = Access(tables, secrets).first_admin()
-    except BlindstepError as error:
-        fail(error, as_json=False)
+        token = Access(tables, secrets).first_admin()
     print(f"Dashboard    http://{host}:{port}/")
     if token is None:
         print("Admin token  as before (blindstep serve token makes a new one)")
@@ -134,7 +128,7 @@ def _run(settings: Any, host: str, port: int, workers: int) -> None:
             log_level="warning",
             timeout_graceful_shutdown=10,
             server_header=False,
-            proxy_headers=False,  # anybody could write them, and have as many addresses as they like
+            proxy_headers=False,  # anyone could write them, and have any number of addresses
         )
 
 
@@ -147,28 +141,22 @@ def token(
     key_file: KeyFile = None,
 ) -> None:
     """Make a new token and print it. Needs the key file, so only the operator can."""
-    try:
-        if scope not in ("admin", "site", "metrics") or (scope == "site") != (study is not None):
-            raise InvalidArgument("--scope admin or metrics, or --scope site with --study ID.")
-        with _opened(_settings(database, key_file)) as (tables, secrets):
-            from blindstep.serve.access import Access
-            from blindstep.serve.studies import Studies
+    if scope not in ("admin", "site", "metrics") or (scope == "site") != (study is not None):
+        raise InvalidArgument("--scope admin or metrics, or --scope site with --study ID.")
+    with _opened(_settings(database, key_file)) as (tables, secrets):
+        from blindstep.serve.access import Access
+        from blindstep.serve.studies import Studies
 
-            if study is not None:
-                Studies(tables, secrets).number(study)
-            print(Access(tables, secrets).create(scope, study, label)[1])
-    except BlindstepError as error:
-        fail(error, as_json=False)
+        if study is not None:
+            Studies(tables, secrets).number(study)
+        print(Access(tables, secrets).create(scope, study, label)[1])
 
 
 @serve.command()
 def migrate(database: Database = None, key_file: KeyFile = None) -> None:
     """Make the tables, or bring them to this version's schema; an unknown schema is refused."""
-    try:
-        with _opened(_settings(database, key_file)) as (tables, _):
-            print(f"schema {tables.revision()}")
-    except BlindstepError as error:
-        fail(error, as_json=False)
+    with _opened(_settings(database, key_file)) as (tables, _):
+        print(f"schema {tables.revision()}")
 
 
 @serve.command()
@@ -186,17 +174,14 @@ def restored(
 
     Once for each time that this copy was restored, before the service is started.
     """
-    try:
-        charges = dict(_charge(given) for given in lost or ())
-        with _opened(_settings(database, key_file)) as opened:
-            from blindstep.serve.restoring import restored as charge
+    charges = dict(_charge(given) for given in lost or ())
+    with _opened(_settings(database, key_file)) as opened:
+        from blindstep.serve.restoring import restored as charge
 
-            going_on = charge(*opened, charges)
-        print(
-            f"{len(going_on)} studies go on, charged again; the others did not fit into their budget."
-        )
-    except BlindstepError as error:
-        fail(error, as_json=False)
+        going_on = charge(*opened, charges)
+    print(
+        f"{len(going_on)} studies go on, charged again; the others did not fit into their budget."
+    )
 
 
 def _charge(given: str) -> tuple[str, float]:

@@ -1,12 +1,15 @@
 """`blindstep train`: a private run on a problem file, across crashes.
 
 With a budget and nothing else the run finds its scales itself. With --radius it is planned in units of
-the parameters, by bounds that are known or clipped to, and may certify a tolerance.
+the parameters, by bounds that are known or clipped to, and may certify a tolerance. With --dry-run, all
+checks of a run are made and its cost is shown; nothing is charged or written.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,33 +19,27 @@ import typer
 from jaxtyping import PyTree
 from rich.console import Console
 
+from blindstep.cli import STOPPED, AsJson, Delta, Epsilon, Mu, end, print_json
 from blindstep.cli.choices import method_from, method_name, with_choices
-from blindstep.cli.common import (
-    AsJson,
-    Delta,
-    Epsilon,
-    Mu,
-    fail,
-    print_json,
-    stop,
-)
-from blindstep.cli.dry_run import rehearse_run
 from blindstep.cli.ledger import about_ledger, ledger_notes, ledger_of
 from blindstep.cli.problem_file import ProblemFile, load_problem
-from blindstep.errors import BlindstepError, InvalidArgument, LedgerError, StorageError
+from blindstep.errors import CheckpointUnwritable, InvalidArgument, LedgerError, StorageError
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.gradients import COST
 from blindstep.insight.report import report as write_report
+from blindstep.insight.tables import plan_table
 from blindstep.ledger import data_ledger
 from blindstep.ledger.ledger import read_ledger
-from blindstep.ledger.storage import Storage
+from blindstep.ledger.storage import Storage, account_at, require_room
 from blindstep.losses.people import ROWS, People, count_people
 from blindstep.losses.pytrees import ParameterSpace, count_records
+from blindstep.losses.rehearsal import check_gradient, made_up, rehearse_compiled
 from blindstep.planning.auto import Auto
 from blindstep.planning.estimates import Gradients
 from blindstep.planning.method import Method
 from blindstep.planning.plan import Plan
 from blindstep.planning.tight import Tight
+from blindstep.private import accounting
 from blindstep.private.statement import DEFAULT_DELTA, Privacy, round_up
 from blindstep.run import planned
 from blindstep.run.minimize import minimize
@@ -55,6 +52,8 @@ _ANSWER, _THEOREM = "params", "random_round"
 # Without L and the gap nothing says how many passes are best; noise grows as their square root only,
 # so take many where they cost little: 20, or what this many evaluations of the loss allow.
 _MOST_PASSES, _CHEAP_EVALUATIONS = 20, 10**9
+# Made-up records and points whose evaluation a dry run measures: enough to fill a processor.
+_RECORDS, _POINTS, _REPETITIONS = 256, 8, 3
 
 
 def train(
@@ -122,13 +121,18 @@ def train(
         limit = None if budget is None else Privacy(budget, delta)
         privacy = Privacy(epsilon, delta, mu=mu)
         call = Call(privacy, method, whose, Storage(directory))
-        made = plan_for(call, space, records, given.params, lambda: _effort(given, each))
+
+        def effort() -> int:
+            """Evaluations of a record, each of which calls the loss `each` times, in a minute."""
+            return max(1, planned.of_compiled(given.loss, given.params, given.data) // each)
+
+        made = plan_for(call, space, records, given.params, effort)
         _refuse_secret(results, directory)
         ledger = ledger or ledger_of(given, directory, write=not dry_run)
         if dry_run:
             if ledger is None and given.source is not None:
                 notes.print(f"A ledger of {given.source} would be begun in {data_ledger.home()}.")
-            rehearse_run(given, made, Storage(directory, ledger, limit), each, as_json)
+            _show_cost(given, made, Storage(directory, ledger, limit), each, as_json)
             return
         _introduce(made, Storage(directory, ledger), given, notes)
         result = minimize(
@@ -147,14 +151,14 @@ def train(
         page = write_report(result, results / "report.html", title=title, ledger=place)
         files["report"] = str(page)
         spent = read_ledger(place).epsilon(made.delta)
-    except BlindstepError as error:
+    except StorageError as error:
         if isinstance(error, LedgerError) and (ledger or directory.exists()):
             notes.print(about_ledger(Storage(directory, ledger), delta))
-        elif isinstance(error, StorageError):
+        else:
             notes.print(f"(The run directory is {directory}; --checkpoint gives another one.)")
-        fail(error, as_json)
+        raise
     except KeyboardInterrupt:
-        stop(how_to_go_on(directory, call="command"))
+        end(STOPPED, how_to_go_on(directory, call="command"))
     if as_json:
         told = {"privacy": result.privacy.to_dict(), "plan": made.to_dict()}
         kept = {"checkpoint": str(directory), "ledger": place, "ledger_epsilon": spent}
@@ -177,11 +181,6 @@ def train(
         f"{place}: the ledger. All runs in it have spent epsilon {round_up(spent, 4)} at delta "
         f"{made.delta:g}; `blindstep ledger show {directory}` prints them."
     )
-
-
-def _effort(given: ProblemFile, rows: int) -> int:
-    """Evaluations of a record, each of which calls the loss `rows` times, in about a minute."""
-    return max(1, planned.of_compiled(given.loss, given.params, given.data) // rows)
 
 
 def _method(
@@ -288,6 +287,82 @@ def _write_arrays(path: Path, tree: PyTree) -> None:
     with open(temporary, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     os.replace(temporary, path)
+
+
+def _show_cost(given: ProblemFile, plan: Plan, storage: Storage, rows: int, as_json: bool) -> None:
+    """Check what a run would check, and print the plan and its cost; `rows` calls of the loss a record.
+
+    Of the data, names, shapes and dtypes are looked at.
+    """
+    with jax.enable_x64(True):
+        if differentiated := plan.differentiates:
+            check_gradient(given.loss, given.params, given.data)
+        rehearse_compiled(given.loss, given.params, given.data, differentiated=differentiated)
+        seconds = _seconds_of_one(given)
+    _check_place(storage)
+    require_room(storage, plan.mu)
+    account = account_at(storage)
+    spent = account.spent()
+    total = accounting.compose([spent, plan.mu])
+    evaluations = plan.evaluations * rows
+    if as_json:
+        cost: dict[str, Any] = {"epsilon": plan.epsilon, "delta": plan.delta, "mu": plan.mu}
+        cost |= {"spent_mu_before": spent, "spent_mu_after": spent if storage.begun else total}
+        cost |= {"evaluations": evaluations, "seconds": evaluations * seconds}
+        told = {"dry_run": True, "goes_on": storage.begun, "cost": cost, "plan": plan.to_dict()}
+        print_json(told)
+        return
+    Console(highlight=False, markup=False).print(plan_table(plan))
+    print("\nA dry run: the loss works on made-up records; nothing was charged, nothing written.")
+    if storage.begun:
+        said = "it would go on, and spend what it was begun for."
+        print(f"There is a run in {storage.directory}: {said}")
+    else:
+        budget = f"epsilon {plan.epsilon:.4g} at delta {plan.delta:g} (mu {plan.mu:.4g})"
+        print(f"The run would spend {budget}.")
+        if spent:
+            secrecy = account.secrecy() + plan.secrecy
+            at = f"epsilon {accounting.epsilon(total, plan.delta, secrecy):.4g} at that delta"
+            print(f"With what the ledger holds: mu {total:.4g}, {at}.")
+    print(
+        f"{evaluations:,} evaluations of the loss, which take about {_time(evaluations * seconds)} at "
+        "the speed of the bare loss on made-up records; directions and noise come on top."
+    )
+
+
+def _seconds_of_one(given: ProblemFile) -> float:
+    """How long one evaluation takes, compiled, among many at once; on made-up records."""
+    records = made_up(given.data, _RECORDS)
+    points = jax.tree.map(lambda leaf: np.stack([np.asarray(leaf)] * _POINTS), given.params)
+    of_records = jax.vmap(given.loss, in_axes=(None, 0))
+    program = jax.jit(jax.vmap(of_records, in_axes=(0, None)))
+    jax.block_until_ready(program(points, records))  # compiled now
+    times = []
+    for _ in range(_REPETITIONS):
+        began = time.perf_counter()
+        jax.block_until_ready(program(points, records))
+        times.append(time.perf_counter() - began)
+    return min(times) / (_RECORDS * _POINTS)
+
+
+def _check_place(storage: Storage) -> None:
+    """Refuse a place where the run could not be written."""
+    for path in (Path(storage.directory or "."), Path(storage.ledger_path).parent):
+        there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+        if not there.is_dir() or not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+            reason = os.strerror(errno.EACCES if there.is_dir() else errno.ENOTDIR)
+            raise CheckpointUnwritable(
+                f"{path} cannot be written ({reason}: {there}): check its permissions, or give another "
+                "place."
+            )
+
+
+def _time(seconds: float) -> str:
+    """Seconds in words that promise no more than is known."""
+    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} seconds" if seconds >= 2 else "a second or two"
 
 
 train = with_choices(train)

@@ -1,11 +1,8 @@
 """What is known of the loss, and how long a record's vector may be.
 
-A run uses bounds twice:
-
-- differences of values beyond what is known are *clamped*: this decides accuracy;
-- the gate's *clip norm* follows from them (`record_bound`). The clip alone bounds a record.
-
-So a loss that breaks its bounds costs bias, never privacy (erratum 7).
+Differences of values beyond what is known are *clamped*: this decides accuracy. The gate's *clip norm*
+follows from the bounds (`record_bound`), and it alone bounds a record. So a loss that breaks its bounds
+costs bias, never privacy (erratum 7).
 """
 
 from __future__ import annotations

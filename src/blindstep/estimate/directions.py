@@ -1,21 +1,17 @@
-"""Samplers of random directions: the interface, and independent directions on the sphere.
+"""Samplers of random directions: the interface, independent directions on the sphere, random signs.
 
 A record's estimate is e = (d/q) sum_j c_j u_j, with q directions u_j in dimension d. If |c_j| <= c for
-all j, then |e| <= gain c. Each sampler knows its `gain`. So a clamp on function differences says how
-long e can be, and the gate is asked for no longer a clip norm.
-
+all j, then |e| <= gain c, so a clamp on function differences says how long a clip norm the gate needs.
 Directions are public. Privacy rests neither on their law nor on their length: the gate clips e.
 
-Random signs that are never stored: each is one bit of a hash of where it stands.
+Random signs are never stored: each is one bit of a hash of its address.
 
     s(key, direction j, tensor l, index i) = bit (i mod 64) of word(seed(key, j, l), i div 64)
     seed = mix(key xor mix(address of j and l)),     word number k = mix(seed xor mix(k + 1))
 
 `mix` is the finalizer of SplitMix64 (Steele, Lea, Flood 2014) after a multiplication by its odd
-constant. All of it is arithmetic of whole numbers modulo 2^64. So NumPy, JAX and PyTorch, on processors
-and on accelerators, get the same integers, and whoever has the key can make any part of a direction
-again.
-Directions are public: secret noise never comes from here, but from `private.noise`.
+constant. All of it is arithmetic modulo 2^64, so NumPy, JAX and PyTorch get the same integers on every
+device, and anyone who has the key can make any part of a direction again.
 """
 
 from __future__ import annotations
@@ -37,14 +33,14 @@ from blindstep.estimate import draws
 
 # Directions as arrays of neighbouring columns, from left to right; `join` makes them one array.
 Parts = tuple[Float[Array, "some _"], ...]
-
-
+# Numbers of directions; None: all of them.
+Which = Int[Array, " some"] | None
 # Every sampler by its name: a plan's file has the name alone.
 SAMPLERS: dict[str, type[Directions]] = {}
 
 
 def sampler_named(name: object) -> type[Directions]:
-    """The sampler of this name, of this package or of anybody's."""
+    """The sampler of this name, of this package or of another one."""
     if not isinstance(name, str) or name not in SAMPLERS:
         raise InvalidArgument(
             f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}: for one of your own, import "
@@ -75,9 +71,8 @@ class Directions(eqx.Module):
 
     A subclass with a `name` can be asked for by that name, in a method and in a plan's file.
 
-    A key stands for `directions` directions in dimension `dim`. They are made in two steps. `prepare`
-    does the work that is shared by all directions of a key; its result, the *compact* directions, is
-    smaller than the directions. `rows` makes from it the directions that are asked for.
+    A key stands for `directions` directions in dimension `dim`. `prepare` does the work that they all
+    share. Its result, the *compact* directions, is small. `rows` makes the directions from it.
     """
 
     name: ClassVar[str]
@@ -104,20 +99,17 @@ class Directions(eqx.Module):
         """
 
     @abc.abstractmethod
-    def rows(
-        self, prepared: PyTree, which: Int[Array, " some"] | None, directions: int, dim: int
-    ) -> Parts:
-        """Directions number `which` (0 .. directions - 1) of one key, from its compact directions.
+    def rows(self, prepared: PyTree, which: Which, directions: int, dim: int) -> Parts:
+        """Directions number `which` (0 .. directions - 1; None: all) of one key, in parts or whole.
 
-        None means all of them, and is fastest. The same key and number give the same direction,
-        however the numbers are split into calls, and in every dtype up to its rounding. A sampler
-        that makes its columns in several parts returns them as they are.
+        The same key and number give the same direction, however the numbers are split into calls,
+        and in every dtype up to its rounding.
         """
 
     def sample(
         self,
         key: Key[Array, ""],
-        which: Int[Array, " some"] | None,
+        which: Which,
         directions: int,
         dim: int,
         dtype: DTypeLike = jnp.float64,
@@ -136,10 +128,10 @@ class Directions(eqx.Module):
 
 
 class Sphere(Directions):
-    """Independent directions, each uniform on the sphere (Algorithms alg:first-grad, alg:zeroth-diff).
+    """Any number of independent directions, each uniform on the sphere.
 
-    Any number of them. Estimates are unbiased for the gradient of the uniform smoothing (Lemma
-    lem:uniform-smoothing (iv)).
+    Estimates are unbiased for the gradient of the uniform smoothing (Lemma lem:uniform-smoothing (iv);
+    Algorithms alg:first-grad, alg:zeroth-diff).
     """
 
     name: ClassVar[str] = "sphere"
@@ -150,13 +142,7 @@ class Sphere(Directions):
         """The keys themselves; an empty array carries the dtype."""
         return keys, jnp.zeros((keys.size, 0), dtype)
 
-    def rows(
-        self,
-        prepared: tuple[Key[Array, ""], Float[Array, "0"]],
-        which: Int[Array, " some"] | None,
-        directions: int,
-        dim: int,
-    ) -> Parts:
+    def rows(self, prepared: PyTree, which: Which, directions: int, dim: int) -> Parts:
         """Gaussian vectors divided by their lengths; direction j comes from the key's stream j."""
         key, like = prepared
         streams = jnp.arange(directions) if which is None else which
@@ -240,9 +226,7 @@ class Signs(Directions):
         """The keys as numbers; an empty array carries the dtype."""
         return key_number(keys), jnp.zeros((keys.size, 0), dtype)
 
-    def rows(
-        self, prepared: PyTree, which: Int[Array, " some"] | None, directions: int, dim: int
-    ) -> Parts:
+    def rows(self, prepared: PyTree, which: Which, directions: int, dim: int) -> Parts:
         """The signs of these directions, one part for each tensor."""
         key, like = prepared
         which = jnp.arange(directions) if which is None else which

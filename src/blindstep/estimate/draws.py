@@ -1,16 +1,8 @@
 """Cheap public randomness: normal draws, signs and keys, each a function of a key and its address.
 
-Directions are public, and privacy does not rest on their law. So they come from a fast counter-based
-generator, 23 bits for a draw. Estimates are unbiased to that precision. The bits are the same in every
-precision: a float32 draw is the float64 draw, rounded. Secret noise never comes from here, but from
-`private.noise`.
-
-`stored`: makes XLA keep an intermediate result in memory instead of computing it again.
-
-On a CPU XLA fuses a cheap operation into every operation that reads its result. Where a few numbers
-are read by many (a frame's draws, the weights of its rows), each reader then computes them again. XLA
-does not fuse across the border of a conditional: operands and results of its branches are stored. So
-`stored` puts a computation into a conditional whose branch is always the same.
+Privacy does not rest on the law of directions, so they come from a fast counter-based generator, 23
+bits for a draw. Estimates are unbiased to that precision. A float32 draw is the float64 draw, rounded.
+Secret noise never comes from here, but from `private.noise`.
 """
 
 from __future__ import annotations
@@ -38,15 +30,17 @@ _SINE = (
 LANES = 16
 
 Take = Callable[[int, int], Float[Array, "rows frames"]]
+# Arguments of the generator, which broadcast, and what it gives.
+Keys = Key[Array, "*#shape"]
+Counter = UInt32[Array, "*#shape"]
+Words = UInt32[Array, "*shape"]
+Numbers = Float[Array, "*shape"]
 
 
-def threefry(
-    key: Key[Array, "*#shape"], counter: UInt32[Array, "*#shape"], stream: UInt32[Array, "*#shape"]
-) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
+def threefry(key: Keys, counter: Counter, stream: Counter) -> tuple[Words, Words]:
     """Two random words: Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw 2011).
 
-    This is the generator behind `jax.random`. Its rounds are written out here: on a CPU, JAX's own
-    loop over them goes through memory and is several times slower.
+    This is the generator behind `jax.random`, whose own loop is several times slower on a CPU.
     """
     data = jax.random.key_data(key)
     keys = (data[..., 0], data[..., 1], data[..., 0] ^ data[..., 1] ^ jnp.uint32(0x1BD11BDA))
@@ -102,9 +96,8 @@ def normals_of_each(
         counter, keys = _counters_and_keys(-(-number // 2), keys)
         return jnp.stack(_two_normals(keys, counter, jnp.zeros_like(counter), dtype))
 
-    return stored(opaque_true(jax.random.key_data(keys)), make, keys).reshape(-1, keys.size)[
-        :number
-    ]
+    drawn = stored(opaque_true(jax.random.key_data(keys)), make, keys)
+    return drawn.reshape(-1, keys.size)[:number]
 
 
 def signs_of_each(
@@ -125,26 +118,19 @@ def signs_of_each(
 
 
 class Supply(NamedTuple):
-    """The normal draws and random signs that the frames of several keys are made of.
+    """The normal draws and random signs that the frames of several keys are made of."""
 
-    `normals(rows, per_key)` and `signs(rows, per_key)` hand out new numbers: `rows` of them for each
-    of `per_key` frames of every key. `true` is an `opaque_true`.
-    """
-
-    normals: Take
+    normals: Take  # (rows, per_key): new numbers, `rows` for each of `per_key` frames of every key
     signs: Take
     dtype: DTypeLike
-    true: Bool[Array, ""]
+    true: Bool[Array, ""]  # an `opaque_true`
 
     @classmethod
     def of(cls, keys: Key[Array, " keys"], normals: int, signs: int, dtype: DTypeLike) -> Supply:
         """A supply of this many normal draws and signs for each key."""
-        return cls(
-            _dispense(normals_of_each(keys, normals, dtype)),
-            _dispense(signs_of_each(keys, signs, dtype)),
-            dtype,
-            opaque_true(jax.random.key_data(keys)),
-        )
+        drawn = _dispense(normals_of_each(keys, normals, dtype))
+        signed = _dispense(signs_of_each(keys, signs, dtype))
+        return cls(drawn, signed, dtype, opaque_true(jax.random.key_data(keys)))
 
 
 def _dispense(stock: Float[Array, "stock keys"]) -> Take:
@@ -167,11 +153,8 @@ def _counters_and_keys(
 
 
 def _two_normals(
-    key: Key[Array, "*#shape"],
-    counter: UInt32[Array, "*#shape"],
-    stream: UInt32[Array, "*#shape"],
-    dtype: DTypeLike,
-) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    key: Keys, counter: Counter, stream: Counter, dtype: DTypeLike
+) -> tuple[Numbers, Numbers]:
     """Two independent standard normal draws: r cos a and r sin a (Box and Muller)."""
     a, b = threefry(key, counter, stream)
     radius = jnp.sqrt(-2.0 * jnp.log(_uniform(a, dtype)))
@@ -180,18 +163,18 @@ def _two_normals(
     return radius * _sine(turn) * _sign(b), radius * _sine(1.0 - turn) * _sign(b >> 1)
 
 
-def _sign(words: UInt32[Array, "*shape"]) -> Float[Array, "*shape"]:
+def _sign(words: Words) -> Numbers:
     """1 or -1, by the lowest bit of each word."""
     return 1.0 - 2.0 * (words & 1).astype(jnp.int32).astype(jnp.float32)
 
 
-def _uniform(words: UInt32[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
+def _uniform(words: Words, dtype: DTypeLike) -> Numbers:
     """Odd multiples of 2^-24 in (0, 1), from the upper 23 bits; 1 - u has the same law as u."""
     odd = ((words >> 8) | 1).astype(jnp.int32)
     return odd.astype(dtype) * 2.0**-24
 
 
-def _sine(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def _sine(t: Numbers) -> Numbers:
     """sin(pi t / 2) for t in (0, 1)."""
     if t.dtype == jnp.float64:
         return jnp.sin((jnp.pi / 2.0) * t)
@@ -212,23 +195,24 @@ def opaque_true(words: UInt32[Array, "*any"]) -> Bool[Array, ""]:
 def stored(true: Bool[Array, ""], make: Callable[..., Made], *of: object) -> Made:
     """`make(*of)`, with its arguments and its results stored in memory. `true` is an `opaque_true`.
 
-    On an accelerator it is just `make(*of)`: XLA fuses well there, and conditionals are slow.
+    On a CPU XLA fuses a cheap operation into every operation that reads its result, and each of them
+    computes it again. It does not fuse across the border of a conditional: so this is one whose branch
+    is always the same. On an accelerator XLA fuses well, and conditionals are slow.
     """
 
     def made(*of: object) -> Made:
         return jax.tree.map(_row_major, make(*of))
 
     def never(*of: object) -> Made:
-        return jax.tree.map(lambda like: _row_major(_filler(like)), jax.eval_shape(make, *of))
+        # NaN in the branch that is never taken, so that a mistake could not go unseen.
+        def filler(like: jax.ShapeDtypeStruct) -> Array:
+            floating = jnp.issubdtype(like.dtype, jnp.floating)
+            return _row_major(jnp.full(like.shape, jnp.nan if floating else 0, like.dtype))
+
+        return jax.tree.map(filler, jax.eval_shape(make, *of))
 
     on_cpu = jax.default_backend() == "cpu"
     return jax.lax.cond(true, made, never, *of) if on_cpu else make(*of)
-
-
-def _filler(like: jax.ShapeDtypeStruct) -> Array:
-    """The result of the branch that is never taken: NaN, so that a mistake could not go unseen."""
-    floating = jnp.issubdtype(like.dtype, jnp.floating)
-    return jnp.full(like.shape, jnp.nan if floating else 0, like.dtype)
 
 
 def _row_major(x: Array) -> Array:

@@ -3,23 +3,18 @@
 Both evaluate the loss f of a record at a pair of points for each of q directions u_1 .. u_q:
 
     GRAD (Algorithm alg:first-grad):   c_j = (f(x + h u_j) - f(x - h u_j)) / (2 h)
+    GRAD on one side:                  c_j = (f(x + h u_j) - mean over all j of f(x + h u_j)) / h
     DIFF (Algorithm alg:zeroth-diff):  c_j = (f(x + h u_j) - f(y + h u_j)) / h
     estimate of the record:            e = sum_j (d/q) c_j u_j
 
-where d is the dimension and h the smoothing radius. With one side, GRAD evaluates at x + h u_j alone:
-
-    c_j = (f(x + h u_j) - mean over all j of f(x + h u_j)) / h.
-
-Along few random directions of very many parameters that shows nearly the same, in half the evaluations:
-curvature moves all values alike. In expectation e is the gradient of the uniform
+where d is the dimension and h the smoothing radius. In expectation e is the gradient of the uniform
 smoothing of f at x, or the difference of these gradients between x and y (Lemmas lem:grad-estimator,
-lem:diff-estimator).
+lem:diff-estimator). Along few random directions of very many parameters one side shows nearly the same,
+in half the evaluations: curvature moves all values alike.
 
-A record hands a vector to the gate. With directions of its own the vector is e. With directions that
-a block shares the vector is the q coefficients (d/q) c_j; the directions are multiplied in after the
-release. The gate clips the vector. Clamps on function differences decide how much there is to clip.
-
-Work is cut into chunks by the size of the machine; results are the same, up to rounding.
+A record hands the gate e or, where a block shares its directions, the q coefficients (d/q) c_j, and the
+directions are multiplied in after the release. Work is cut into chunks by the size of the machine;
+results are the same, up to rounding.
 """
 
 from __future__ import annotations
@@ -32,18 +27,21 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from blindstep.errors import count, positive
 from blindstep.estimate.bounds import Bounds, Differences, record_bound
-from blindstep.estimate.directions import Directions, Parts, first_of, join
+from blindstep.estimate.directions import Directions, Parts, Which, first_of, join
 from blindstep.estimate.draws import LANES
 from blindstep.estimate.vectors import Estimator, Query
 from blindstep.private.schedule import Kind
 
+# Two points for each of q directions.
+Pairs = Float[Array, "2 q dim"]
+
 
 class Sharing(enum.Enum):
-    """Which records use the same directions: each its own, or all of a block the same."""
+    """Whether each record has directions of its own, or all records of a block share them."""
 
     RECORD = "record"
     BLOCK = "block"
@@ -83,7 +81,7 @@ class ValueEstimator(Estimator):
         positive("smoothing", self.smoothing)
         positive("reach", self.reach)
         self.bounds.require_finite(needs_diff=False)
-        self.sampler.gain(self.directions, self.dim)  # raises if there are not so many
+        self.sampler.gain(self.directions, self.dim)  # raises if there are fewer
 
     @property
     def shared(self) -> bool:
@@ -103,13 +101,11 @@ class ValueEstimator(Estimator):
         """Compact directions of one key, as `rows` takes them."""
         return first_of(self.prepare(key[None]))
 
-    def rows(self, prepared: PyTree, which: Int[Array, " some"] | None = None) -> Parts:
+    def rows(self, prepared: PyTree, which: Which = None) -> Parts:
         """Directions number `which` (None: all) of one key, from its compact directions."""
         return self.sampler.rows(prepared, which, self.directions, self.dim)
 
-    def probes(
-        self, query: Query, directions: Parts, into: Float[Array, "2 q dim"] | None = None
-    ) -> Float[Array, "2 q dim"]:
+    def probes(self, query: Query, directions: Parts, into: Pairs | None = None) -> Pairs:
         """The pairs of points at which to evaluate the loss, one pair for each direction.
 
         They are written over the array `into`, if given.
@@ -124,9 +120,7 @@ class ValueEstimator(Estimator):
             into = jnp.zeros((2, len(directions[0]), self.dim), self.precision)
         return self.write_probes(query, directions, into, 0)
 
-    def write_probes(
-        self, query: Query, directions: Parts, into: Float[Array, "2 q dim"], place: int
-    ) -> Float[Array, "2 q dim"]:
+    def write_probes(self, query: Query, directions: Parts, into: Pairs, place: int) -> Pairs:
         """`into` with the points of these directions as pairs number `place`, `place` + 1, ..."""
         bases, offsets = self._pairs(query)
         start = 0
@@ -202,7 +196,7 @@ def gain_of(sampler: Directions, sharing: Sharing, directions: int, dim: int) ->
     With directions of its own the vector is (d/q) sum_j c_j u_j, and this is the sampler's gain. With
     shared directions it is (d/q) (c_1, .., c_q), of length d / sqrt(q) at most.
     """
-    gain = sampler.gain(directions, dim)  # raises if there are not so many
+    gain = sampler.gain(directions, dim)  # raises if there are fewer
     return gain if sharing is Sharing.RECORD else dim / math.sqrt(directions)
 
 
@@ -229,12 +223,9 @@ class Limits:
 
 
 # Measured: docs/performance.md. On a CPU what is read next should still be in the cache (2^20 float32
-# are 4 MiB), a matrix product of 2^16 numbers is worth its start, and the products of several large
-# points keep all cores busy.
+# are 4 MiB), and a matrix product of 2^16 numbers is worth its start.
 _CPU = Limits(2**21, 2**21, 2**20, busy=2**16, large_dim=2**12, large_points=8, slow_start=False)
-_ACCELERATOR = Limits(
-    2**26, 2**28, 2**26, busy=2**40, large_dim=1, large_points=2**20, slow_start=True
-)
+_ACCELERATOR = Limits(2**26, 2**28, 2**26, 2**40, large_dim=1, large_points=2**20, slow_start=True)
 
 
 def limits() -> Limits:
@@ -273,8 +264,7 @@ def chunk_of_answers(estimator: ValueEstimator, batch: int) -> Chunk:
 
 def gradients_together(dim: int, batch: int, data: PyTree) -> int:
     """How many records are differentiated together: they and their gradients fit into memory."""
-    each = 2 * dim + size_of_record(data)
-    return even_part(batch, limits().memory // each)
+    return even_part(batch, limits().memory // (2 * dim + size_of_record(data)))
 
 
 def size_of_record(data: PyTree) -> int:
@@ -294,8 +284,7 @@ def points_together(estimator: ValueEstimator, batch: int) -> int:
 def steps_ahead(estimator: ValueEstimator, steps: int, batch: int) -> int:
     """For how many steps directions and noise are drawn together; 1 means each step for itself.
 
-    A shared frame takes a CPU no time against the batch, but it takes an accelerator many short
-    operations, each of which has to be started.
+    A shared frame takes a CPU hardly any time, and an accelerator many short operations.
     """
     most = limits()
     if estimator.shared and not most.slow_start:

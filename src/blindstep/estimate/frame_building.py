@@ -97,7 +97,7 @@ def finish_rows(
 
 
 def take_rows(rows: Float[Array, "n ..."], which: Int[Array, " k"]) -> Float[Array, "k ..."]:
-    """rows[which], in the way that is fastest for so many."""
+    """rows[which], in the way that is fastest for this number of rows."""
     if which.size > _FEW_ROWS:
         return jnp.take(rows, which, axis=0, mode="clip")
     return jnp.stack([jax.lax.dynamic_index_in_dim(rows, i, keepdims=False) for i in which])
@@ -168,7 +168,10 @@ def _columns_last(
 
     axis_row, mirror_row = stored(true, place_each, axis, mirror)
     rows = stored(true, place_with_axis, children, axis_row)
-    row_slopes = _row_slopes(slope, len(starts), shape)
+    # Slopes in the columns-last layout, with 0 for the axis as the last child row.
+    slopes = jnp.pad(slope, ((0, 1), (0, 0), (0, 0)))
+    slopes = slopes.reshape(*slopes.shape[:2], len(starts), *shape)
+    row_slopes = jnp.transpose(slopes, (4, 0, 1, 3, 2))
     return LastLevel(rows, row_weights, row_slopes, mirror_row[:, 0]), reflected
 
 
@@ -226,15 +229,6 @@ def _row_weights(
     of_axis = np.zeros((turns.shape[0], 1, *turns.shape[2:]))
     of_axis[:, :, 0] = 1.0
     return jnp.concatenate([turns, jnp.asarray(of_axis, turns.dtype)], axis=1)
-
-
-def _row_slopes(
-    slope: Float[Array, "child_rows p frames"], pieces: int, shape: tuple[int, int]
-) -> Float[Array, "keys child_rows+1 p copies pieces"]:
-    """Slopes in the columns-last layout, with 0 for the axis as the last child row."""
-    slope = jnp.pad(slope, ((0, 1), (0, 0), (0, 0)))
-    slope = slope.reshape(*slope.shape[:2], pieces, *shape)
-    return jnp.transpose(slope, (4, 0, 1, 3, 2))
 
 
 def _all_rows(
@@ -340,11 +334,9 @@ def _turn_weights(
 ) -> Float[Array, "p child_rows frames"]:
     """For each child row the random unit vector w of R^p that its matrix W is made of.
 
-    The squares of w are Dirichlet(m/2, .., m/2), m the children's dimension. So 1 is split in halves
-    again and again. Two halves of dimension h get shares cos^2 t and sin^2 t, with cos^2 t ~ Beta(h/2,
-    h/2). Then cos 2t has the law of a coordinate of a uniform unit vector of dimension h + 1. The
-    coordinates of one such vector serve all child rows, which are at most h. Random signs change no
-    row's law, but they keep the errors of estimates from lining up across blocks.
+    Its squares are Dirichlet(m/2, .., m/2), m the children's dimension: 1 is split in halves again and
+    again, with shares cos^2 t and sin^2 t (docs/frames.md, *weights*). Random signs change no row's
+    law, but they keep the errors of estimates from lining up across blocks.
     """
     child_rows, p = level.child.rows, level.fan_in
     signs = supply.signs(p * child_rows, per_key)

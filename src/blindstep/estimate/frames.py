@@ -1,19 +1,9 @@
 """Orthonormal frames: q <= d directions at right angles, each uniform on the sphere.
 
-With u_1 .. u_q orthonormal and |c_j| <= c, a record's estimate e = (d/q) sum_j c_j u_j has
-
-    |e| = (d/q) |(c_1, .., c_q)| <= (d/q) sqrt(q) c = (d / sqrt(q)) c
-
-by Pythagoras. So the gain is d / sqrt(q); that of independent directions is d. If each u_j by itself
-is uniform on the sphere, then moreover
-
-- E e is that of independent directions, because term j depends on u_j alone. So estimates stay
-  unbiased for the gradient of the uniform smoothing, whatever the loss;
-- E|e|^2 = (d/q)^2 sum_j E c_j^2 depends on the law of one direction alone. So all such frames have
-  the same mean squared error, however their directions depend on each other.
-
-Both samplers here have uniform directions, exactly. `Haar` is uniform as a whole and costs a QR
-factorisation. `Structured` costs less than drawing independent directions.
+The gain is d / sqrt(q), where that of independent directions is d. Estimates are unbiased for the
+gradient of the uniform smoothing, whatever the loss, and all such frames have the same mean squared
+error (docs/frames.md). `Haar` is uniform as a whole and costs a QR factorisation. `Structured` costs
+less than drawing independent directions.
 """
 
 from __future__ import annotations
@@ -26,11 +16,11 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from blindstep.errors import InvalidArgument, count
 from blindstep.estimate import draws
-from blindstep.estimate.directions import Directions, Moments, Parts, first_of
+from blindstep.estimate.directions import Directions, Moments, Parts, Which, first_of
 from blindstep.estimate.frame_building import (
     LastLevel,
     build,
@@ -85,11 +75,7 @@ class Haar(Frame):
         return jax.vmap(frame)(keys)
 
     def rows(
-        self,
-        prepared: Float[Array, "q dim"],
-        which: Int[Array, " some"] | None,
-        directions: int,
-        dim: int,
+        self, prepared: Float[Array, "q dim"], which: Which, directions: int, dim: int
     ) -> Parts:
         """Rows of the frame, as they are."""
         return (prepared if which is None else take_rows(prepared, which),)
@@ -98,29 +84,20 @@ class Haar(Frame):
 class Structured(Frame):
     """Frames built from smaller frames, from about d log2(q) normal draws instead of q d.
 
-    Three steps make a larger frame of uniform directions from smaller ones:
+    Three steps make a larger frame of uniform directions from smaller ones (why: docs/frames.md):
 
-    - *turn*: take p independent frames A^1 .. A^p in dimension m. For each row number c take a random
-      unit vector w of R^p whose squares are Dirichlet(m/2, .., m/2). A Gaussian vector's norm splits
-      over p parts like w; so (w_1 A^1_c, .., w_p A^p_c) is uniform in dimension p m. For p = 2, 4, 8,
-      multiplication by w (of complex numbers, quaternions, octonions) is an orthogonal matrix W, and
-      each of its rows is a signed permutation of w. So the p rows of W give p such directions. They
-      are orthogonal to each other, and to those of every other c, because A^i_c is orthogonal to
-      A^i_k;
-    - *reflect*: take a frame A in dimension m, and g uniform in dimension m + 1. The Householder
-      reflection that takes the first axis to the line of g takes the vectors (0, A_j) to directions
-      that are orthogonal to g and uniform among those. Hence they are uniform (the subgroup algorithm
-      of Diaconis and Shahshahani 1987). If q = m + 1, then g is the last direction;
+    - *turn*: join p = 2, 4 or 8 independent frames, row by row, weighted by the rows of an orthogonal
+      p x p matrix: multiplication by a random complex number, quaternion or octonion. (With p = 2 a
+      butterfly matrix; Genz 1998 multiplies these into random orthogonal matrices.)
+    - *reflect*, for odd dimensions: put a 0 in front of each row, and take the first axis to a uniform
+      direction (the subgroup algorithm of Diaconis and Shahshahani 1987);
     - *weigh*: where q is far below d, cut the coordinates into blocks of at least q, take q
       directions in each block, and join them, weighted by the norms of a Gaussian vector's parts.
 
     Each direction is exactly uniform, so no loss is estimated with a bias. Together the directions
     are less random than Haar's. This changes neither bias nor mean squared error, but it can change
-    higher moments. (The turn with p = 2 is a butterfly matrix; Genz 1998 multiplies these into random
-    orthogonal matrices.)
-
-    Cost: O(q d) operations, because each level has a fraction of the rows of the next. The compact
-    directions hold all levels but the last: a half to an eighth of the frame.
+    higher moments. Cost: O(q d) operations. The compact directions hold all levels but the last: a
+    half to an eighth of the frame.
     """
 
     name: ClassVar[str] = "structured"
@@ -132,9 +109,8 @@ class Structured(Frame):
         _require_fit(directions, dim)
         if keys.size > 1 and jax.default_backend() != "cpu":
             # `build` puts keys in the last axis, and an accelerator is slow at transposing that.
-            return jax.vmap(lambda key: first_of(self.prepare(key[None], directions, dim, dtype)))(
-                keys
-            )
+            one = functools.partial(self.prepare, directions=directions, dim=dim, dtype=dtype)
+            return jax.vmap(lambda key: first_of(one(key[None])))(keys)
         sizes = blocks(directions, dim)
         several = sum(copies for copies, _ in sizes) > 1
         levels = [(copies, Level(directions, size)) for copies, size in sizes]
@@ -157,11 +133,7 @@ class Structured(Frame):
         )
 
     def rows(
-        self,
-        prepared: tuple[LastLevel, ...],
-        which: Int[Array, " some"] | None,
-        directions: int,
-        dim: int,
+        self, prepared: tuple[LastLevel, ...], which: Which, directions: int, dim: int
     ) -> Parts:
         """The rows asked for, multiplied out: one part for each size of block."""
         parts = [

@@ -4,12 +4,8 @@
     DIFF:   v = grad f(x) - grad f(y)           |v| <= C2 = min(2 L, diff_clip)
 
 where f is the record's loss, L its Lipschitz bound, and C1, C2 the norms to which the gate scales a
-longer v down. So replacing one record of a batch of b moves the mean by at most 2 C1 / b, or 2 C2 / b,
-whatever the loss does. A loss or a gradient that is not finite makes v NaN, which the gate counts as 0.
-
-Nothing else differs from a vector made of values: no directions are drawn, and v has all d coordinates.
-
-The vectors of a loss that JAX can trace, whichever way they are made.
+longer v down. A loss or a gradient that is not finite makes v NaN, which the gate counts as 0. No
+directions are drawn, and v has all d coordinates.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from blindstep.estimate.vectors import Estimator, Query, Vectors
 from blindstep.private.gate import Contributions, number_of_rows
 from blindstep.private.schedule import Kind
 
-# A gradient counts as so many evaluations: the loss once, and hardly more than twice as long back.
+# A gradient counts as three evaluations: the loss once, and hardly more than twice as long back.
 COST = 3
 
 # The loss of one record at one point.

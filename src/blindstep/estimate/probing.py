@@ -7,6 +7,7 @@ memory, not results (up to rounding).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -53,20 +54,15 @@ class Probing(Vectors):
         """Along directions of each record's own, or along those that the block shares."""
         chunk, prepared = self.chunk(batch), self.prepared
         task = _Task(self.estimator, query, self.evaluate(batch), chunk)
+        made_by = functools.partial(Contributions, rows=self.rows, answers=self.answers)
         if self.estimator.shared:
             frame = self.ready(query.key).frame
-            return Contributions(
-                chunk.records,
-                lambda rows, places: task.along_shared(self.take(rows, places), frame),
-                self.rows,
-                self.answers,
+            return made_by(
+                chunk.records, lambda rows, at: task.along_shared(self.take(rows, at), frame)
             )
         if prepared is not None:
-            return Contributions(
-                chunk.records,
-                lambda rows, places: task.along_own(self.take(rows, places), prepared(places)),
-                self.rows,
-                self.answers,
+            return made_by(
+                chunk.records, lambda rows, at: task.along_own(self.take(rows, at), prepared(at))
             )
 
         def drawn(rows: Rows, places: Rows) -> Float[Array, "drawn dim"]:
@@ -82,7 +78,7 @@ class Probing(Vectors):
             )
             return jax.lax.map(part, parts).reshape(len(rows), -1)
 
-        return Contributions(chunk.drawn, drawn, self.rows, self.answers)
+        return made_by(chunk.drawn, drawn)
 
     def ready(self, key: Key[Array, ""]) -> Probing:
         """This probing with the shared frame of `key`."""
@@ -137,11 +133,7 @@ def probing_of_loss(
     data: PyTree,
     spread: Callable[[Evaluate], Evaluate] | None = None,
 ) -> Probing:
-    """Probing of a loss that JAX can trace.
-
-    `at(point, record)` is the loss of one record. `data` is a pytree of arrays with one row for each
-    record. `spread`, for records on several devices, makes evaluations run where the records are.
-    """
+    """Probing of a loss that JAX can trace; the arguments are those of `gradients.vectors_of_loss`."""
     record_size = estimators.size_of_record(data)
 
     def evaluate(batch: int) -> Evaluate:
@@ -253,9 +245,8 @@ class _Task:
             if some == number:
                 return estimator.probes(query, estimator.rows(frame))
             if some > _FEW:
-                return estimator.probes(
-                    query, estimator.rows(frame, start + jnp.arange(some)), room
-                )
+                directions = estimator.rows(frame, start + jnp.arange(some))
+                return estimator.probes(query, directions, room)
             for i in range(some):  # one by one: no direction has to be joined from its parts
                 direction = estimator.rows(frame, (start + i)[None])
                 room = estimator.write_probes(query, direction, room, i)

@@ -1,8 +1,8 @@
 """How a record's vector is made: what every way has in common.
 
 There are two ways: from values of the loss (`estimators`, evaluated by `probing`), and by
-differentiating it (`gradients`). An `Estimate` says what the vector is. `Vectors` makes the vectors of
-a batch. State machine and driver know these two and nothing else. The gate clips whatever comes.
+differentiating it (`gradients`). An `Estimator` says what the vector is; `Vectors` makes those of a
+batch. State machine and driver know these two and nothing else. The gate clips whatever comes.
 """
 
 import abc
@@ -38,8 +38,7 @@ class Estimator(eqx.Module):
 
     The vector is a GRAD or a DIFF in `gradient_size` coordinates, and, if `curve` is not 0, the loss as
     one more coordinate: curve x clip x (loss / LARGEST, clamped to [-1, 1]). The others are then
-    clipped on their own. So the whole is at most clip sqrt(1 + curve^2) long, and neither part takes
-    room from the other.
+    clipped on their own, so that the whole is at most clip sqrt(1 + curve^2) long.
     """
 
     dim: eqx.AbstractVar[int]  # d, the number of parameters
@@ -127,8 +126,5 @@ class Vectors(abc.ABC):
     def ahead(
         self, keys: Key[Array, " steps"], batch: int
     ) -> Callable[[Int[Array, ""]], "Vectors"]:
-        """Draw the directions of several steps at once; gives the vectors of each of these steps.
-
-        Needs only the steps' public keys, which are known before their points.
-        """
+        """Draw the directions of several steps at once, from their keys; gives each step's vectors."""
         return lambda _: self

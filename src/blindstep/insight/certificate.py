@@ -81,16 +81,15 @@ class Certificate:
         if self.privacy is not None:
             spent = map(round_up, (self.privacy.epsilon, self.privacy.delta, self.privacy.mu))
             cost = "private: it cost ({}, {})-DP (mu = {}), charged to the ledger.".format(*spent)
+        added = f"{self.error:.2g} is added for estimation{' and noise' if self.privacy else ''}."
+        combined = f"{gradients} within the radius combine to norm {self.measured:.4g}"
         lines = [
             f"Goldstein norm at radius {self.radius:g}: at most {bound} ({sure}).",
-            f"Measured: {gradients} within the radius combine to norm "
-            f"{self.measured:.4g}; {self.error:.2g} is added for estimation"
-            + (" and noise." if self.privacy else "."),
+            f"Measured: {combined}; {added}",
             f"Made by {self.method} from {self.records:,} records, {cost}",
             *(f"Assumes that {each}." for each in self.assumes),
+            *([SEEDED] if self.privacy is not None and self.privacy.seeded else []),
         ]
-        if self.privacy is not None and self.privacy.seeded:
-            lines.append(SEEDED)
         return "\n".join(lines)
 
 
@@ -137,7 +136,7 @@ def certificate(
         samples: independent estimates that the final bound is made of; left out, as many as bring
             the error from values below 3% of the slope if the loss is mostly smooth.
         confidence: probability that the bound holds, where something is estimated.
-        seed: for reproduction; a private certificate is then not private against who knows it.
+        seed: for reproduction; a private certificate is then not private against anyone who knows it.
 
     Returns:
         The certificate. On private records everything in it is covered by its privacy statement.
@@ -161,9 +160,8 @@ def certificate(
                 raise InvalidArgument(
                     "public records are not charged: leave out ledger and budget."
                 )
-            if samples is None:
-                samples = math.ceil(1500 * math.sqrt(centre.size))
-            samples = count("samples", samples, 2)
+            usual = math.ceil(1500 * math.sqrt(centre.size))
+            samples = usual if samples is None else count("samples", samples, 2)
             made = _Public(evaluates, centre, radius, bounds, samples, failure, seed)
             found = made.measure(method, smoothing, batch)
         else:
@@ -214,7 +212,11 @@ class _Public:
             measured = float(np.linalg.norm(bundle.hull.weights @ bundle.gradients))
             error = _ROUNDING * float(np.linalg.norm(bundle.gradients, axis=1).max())
         else:
-            bundle = _refined(bundle, source, random).used()
+            # The search saw one estimate of each gradient, and combined those that erred in its favour.
+            points = bundle.points
+            estimates = source.draw(np.repeat(points, _REFINEMENTS, axis=0), random)
+            means = estimates.reshape(len(points), _REFINEMENTS, -1).mean(axis=1)
+            bundle = Bundle(points, means, shortest_in_hull(means)).used()
             measured, error = self._estimated(source, bundle, random)
         made_by = "values" if source.smoothing else "autodiff"
         return Measured(measured, error, len(bundle.points), made_by, source.exact, None)
@@ -263,7 +265,7 @@ class _Public:
     def _estimated(
         self, source: Source, bundle: Bundle, random: np.random.Generator
     ) -> tuple[float, float]:
-        """The combination that the search chose, estimated anew: what chose it cannot bias this."""
+        """The combination that the search chose, estimated anew, so that the choice cannot bias it."""
         weights = bundle.hull.weights
         counts = 2 * np.ceil(weights * self.samples / 2).astype(np.int64)
         stratum = np.repeat(np.arange(len(weights)), counts)
@@ -272,17 +274,6 @@ class _Public:
         bound = source.estimate_bound(self.centre.size)
         error = stratified_error(estimates, stratum, weights, bound, self.failure)
         return float(np.linalg.norm(combined)), error
-
-
-def _refined(bundle: Bundle, source: Source, random: np.random.Generator) -> Bundle:
-    """The bundle with each gradient estimated several times over, and combined anew.
-
-    The search saw one estimate of each, and a combination of those that erred in its favour.
-    """
-    repeated = np.repeat(bundle.points, _REFINEMENTS, axis=0)
-    estimates = source.draw(repeated, random)
-    means = estimates.reshape(len(bundle.points), _REFINEMENTS, -1).mean(axis=1)
-    return Bundle(bundle.points, means, shortest_in_hull(means))
 
 
 def _smoothing(given: float | None, radius: float, share: float) -> float:

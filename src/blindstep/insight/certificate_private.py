@@ -10,9 +10,7 @@ or not,
 
     |sum w_k g_k| <= |sum w_k r_k| + max_k |b_k| + max_k |e_k| + |w| |(xi_1 .. xi_m)|
 
-and each term on the right is known or bounded with confidence (`concentration`).
-
-One noisy gradient of all records at a public point, through a gate: for certificates.
+and each term on the right is known or bounded with confidence.
 """
 
 from __future__ import annotations
@@ -31,17 +29,17 @@ from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.estimators import Query, ValueEstimator
 from blindstep.estimate.frames import Structured
-from blindstep.estimate.probing import Probing, probing_of_answers, probing_of_loss
+from blindstep.estimate.probing import probing_of_answers, probing_of_loss
 from blindstep.insight import certificate_search as search
-from blindstep.insight.certificate_search import shortest_in_hull
+from blindstep.insight.certificate_search import Point, Points, shortest_in_hull
 from blindstep.ledger import files
 from blindstep.ledger.account import RunIdentity
 from blindstep.ledger.ledger import Ledger, cohort_of
 from blindstep.ledger.storage import LEDGER
+from blindstep.losses.engines import Task, Work, perform
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.evaluators import CompiledLoss, LossEvaluator, PlainLoss
 from blindstep.losses.pytrees import Loss, ParameterSpace
-from blindstep.losses.tasks import Task, Work, perform
 from blindstep.planning.checks import check_delta
 from blindstep.planning.theory import clip_bias
 from blindstep.private.clip import unit_of
@@ -55,6 +53,8 @@ from blindstep.private.terms import Terms, calibrated
 from blindstep.run.query import points_at
 
 _RELEASES = 12
+# Numbers in the probe points of a loss outside JAX that are held at once.
+_AT_ONCE = 2**21
 # Clip norm in units of the slope: the clipped part is then below 2e-4 of the slope.
 _CLIP = 4.0
 _REACH = (1.0, 0.5, 1.0, 0.25)
@@ -62,7 +62,7 @@ _REACH = (1.0, 0.5, 1.0, 0.25)
 
 @dataclass(frozen=True)
 class Payer:
-    """Who pays for a certificate, and how much at most."""
+    """The ledger that is charged for a certificate, and how much may be spent."""
 
     privacy: Privacy  # what the certificate may spend
     ledger: str | os.PathLike[str]  # written to first; a run directory stands for its own ledger
@@ -104,7 +104,7 @@ class Measured:
 def measure(
     evaluator: LossEvaluator,
     space: ParameterSpace,
-    centre: Float[np.ndarray, " dim"],
+    centre: Point,
     radius: float,
     smoothing: float,
     bounds: Bounds,
@@ -153,7 +153,8 @@ def prepare(
 
     The last is a bound on bias and direction error of all releases; noise is not in it.
     """
-    moments = Structured().moments(dim, dim)
+    sampler = Structured()
+    moments = sampler.moments(dim, dim)
     known = bounds.lipschitz < math.inf
     if known:
         bounds = bounds & Bounds(clip=_CLIP * bounds.lipschitz)
@@ -165,7 +166,7 @@ def prepare(
     estimator = ValueEstimator(
         dim=dim,
         directions=dim,
-        sampler=Structured(),
+        sampler=sampler,
         smoothing=smoothing,
         reach=smoothing,
         bounds=bounds,
@@ -185,16 +186,15 @@ def prepare(
     step = float(terms.noise_std) / STD
     bias += math.sqrt(dim) * (2.0 * step + float(unit_of(bound, records)))
     # |e - E e| <= 2 bound for each record, whose directions are its own.
-    error = search.bernstein(
-        second_moment / records, 2.0 * bound / records, failure / (2.0 * _RELEASES)
-    )
+    failure /= 2.0 * _RELEASES
+    error = search.bernstein(second_moment / records, 2.0 * bound / records, failure)
     return estimator, terms, error + bias
 
 
 def _identity(
     estimator: ValueEstimator,
     terms: Terms,
-    centre: Float[np.ndarray, " dim"],
+    centre: Point,
     radius: float,
     delta: float,
     noise_key: str,
@@ -216,12 +216,8 @@ def _identity(
 
 
 def _next_point(
-    released: Float[np.ndarray, "done dim"],
-    centre: Float[np.ndarray, " dim"],
-    reach: float,
-    spread: float,
-    random: np.random.Generator,
-) -> Float[np.ndarray, " dim"]:
+    released: Points, centre: Point, reach: float, spread: float, random: np.random.Generator
+) -> Point:
     """First the point itself; then across from the shortest combination so far, now and then aside."""
     done = len(released)
     if done == 0:
@@ -233,31 +229,25 @@ def _next_point(
     return centre + (1 - 1e-9) * reach * _REACH[done % 4] * direction
 
 
-# Numbers in the probe points of a loss outside JAX that are held at once.
-_AT_ONCE = 2**21
-
-
 def release_gradient(
     gate: Gate,
     estimator: ValueEstimator,
     evaluator: LossEvaluator,
     space: ParameterSpace,
-    point: Float[np.ndarray, " dim"],
+    point: Point,
     key: Key[Array, ""],
-) -> Float[np.ndarray, " dim"]:
+) -> Point:
     """The next release of `gate`: the mean of all records' gradient estimates at `point`, noisy."""
     query = Query(jnp.asarray(point), jnp.asarray(point), key, Kind.GRAD)
     if isinstance(evaluator, CompiledLoss):
-        loss, data = evaluator.loss, evaluator.data
-
-        def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
-            return _from_loss(permit, memory, estimator, loss, space, data, query)
+        loss, values = evaluator.loss, evaluator.data
     else:
         # The rows of the release, in their order: answers belong to places of the batch.
-        answers = _answers(estimator, evaluator, space, query, gate.rows(gate.position))
+        rows = gate.rows(gate.position)
+        loss, values = None, _answers(estimator, evaluator, space, query, rows)
 
-        def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
-            return _from_answers(permit, memory, estimator, answers, query)
+    def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
+        return _release(permit, memory, estimator, loss, space, values, query)
 
     return np.asarray(gate.through(program))
 
@@ -283,31 +273,20 @@ def _answers(
 
 
 @eqx.filter_jit
-def _from_loss(
+def _release(
     permit: Permit,
     memory: Memory,
     estimator: ValueEstimator,
-    loss: Loss,
+    loss: Loss | None,
     space: ParameterSpace,
-    data: PyTree,
+    values: PyTree,
     query: Query,
 ) -> tuple[Memory, Float[Array, " dim"]]:
-    checked = voiding(loss)
-    probing = probing_of_loss(
-        estimator, lambda point, record: checked(space.unflatten(point), record), data
-    )
-    return _release(permit, memory, probing, query)
-
-
-@eqx.filter_jit
-def _from_answers(
-    permit: Permit, memory: Memory, estimator: ValueEstimator, answers: Array, query: Query
-) -> tuple[Memory, Float[Array, " dim"]]:
-    return _release(permit, memory, probing_of_answers(estimator, answers), query)
-
-
-def _release(
-    permit: Permit, memory: Memory, probing: Probing, query: Query
-) -> tuple[Memory, Float[Array, " dim"]]:
+    """A release; `values` are the records of this loss, or answers where there is no loss to trace."""
+    if loss is None:
+        probing = probing_of_answers(estimator, values)
+    else:
+        checked = voiding(loss)
+        probing = probing_of_loss(estimator, lambda at, z: checked(space.unflatten(at), z), values)
     batch = permit.terms.schedule.batch_of(Kind.GRAD)
     return permit.release(memory, Kind.GRAD, probing.contributions(query, batch))

@@ -6,22 +6,13 @@ p = argmin |g| over the hull of the gradients so far is optimal for the whole ba
 - along -p, at several distances: where F stops falling along -p, its gradient has turned (the step
   of Goldstein 1977, and of Mahdavi-Amiri and Yousefpour 2012);
 - along the signs of -p in its largest coordinates, for losses whose kinks follow coordinates;
-- across kinks that were crossed before: the gradient's change on the way from the centre to another
-  point of the bundle is a direction across all kinks in between; bent towards -p and at random;
+- across kinks that were crossed before, in the direction of the gradient's change; bent towards -p
+  and at random;
 - anywhere in the ball (gradient sampling: Burke, Lewis and Overton 2005).
 
-The worst violations join, and the shortest combination is solved for again, by non-negative least
-squares: a fully corrective conditional-gradient method. The search decides how tight the certificate
-is, never whether it is true. Every point gets a random shift, so that with probability 1 the loss is
-differentiable there (Rademacher): at a kink, automatic differentiation may not return a subgradient.
-
-How far estimates can be from their means is bounded with a stated confidence, for the Euclidean norm
-and in any dimension (Pinelis 1994, Theorem 3.4: for independent X_j of mean 0 with |X_j| <= a and
-sum E|X_j|^2 <= T,
-
-    P(|sum X_j| >= t) <= 2 exp(-T/a^2 h(a t / T)) <= 2 exp(-t^2 / (2 (T + a t / 3)))
-
-with h(u) = (1+u) ln(1+u) - u; the second step is Bernstein's).
+The worst violations join, and the shortest combination is solved for again: a fully corrective
+conditional-gradient method. The search decides how tight the certificate is, never whether it is true.
+Every point gets a random shift, so that with probability 1 the loss is differentiable there.
 """
 
 from __future__ import annotations
@@ -48,15 +39,16 @@ _KEPT = 4
 _SHIFT, _ZERO, _WORTH = 1e-4, 1e-3, 1e-3
 _PATIENCE = 20
 
-Gradients = Callable[[Float[np.ndarray, "some dim"]], Float[np.ndarray, "some dim"]]
+Point = Float[np.ndarray, " dim"]
+Points = Float[np.ndarray, "some dim"]
 
 
 @dataclass(frozen=True)
 class Bundle:
     """Points within the radius, their gradients as they were found, and their best combination."""
 
-    points: Float[np.ndarray, "some dim"]
-    gradients: Float[np.ndarray, "some dim"]
+    points: Points
+    gradients: Points
     hull: Hull
 
     def used(self) -> Bundle:
@@ -72,10 +64,7 @@ def rounds_for(dim: int) -> int:
 
 
 def search(
-    gradients: Gradients,
-    centre: Float[np.ndarray, " dim"],
-    radius: float,
-    random: np.random.Generator,
+    gradients: Callable[[Points], Points], centre: Point, radius: float, random: np.random.Generator
 ) -> Bundle:
     """A bundle of points within `radius` of the centre whose gradients have a short combination."""
     dim = centre.size
@@ -107,9 +96,7 @@ def search(
 
 
 def _candidates(
-    shortest: Float[np.ndarray, " dim"],
-    found: Float[np.ndarray, "some dim"],
-    random: np.random.Generator,
+    shortest: Point, found: Points, random: np.random.Generator
 ) -> Float[np.ndarray, "candidates dim"]:
     """Steps of norm at most 1 from the centre, a quarter of each kind."""
     each, dim = CANDIDATES // 4, shortest.size
@@ -130,21 +117,14 @@ def _candidates(
     return np.vstack([along, _unit(cut), _unit(bent), _anywhere(random, each, dim)])
 
 
-def _anywhere(
-    random: np.random.Generator, number: int, dim: int
-) -> Float[np.ndarray, "number dim"]:
+def _anywhere(random: np.random.Generator, number: int, dim: int) -> Points:
     """Uniform on the unit ball for one half, on its sphere for the other."""
     lengths = random.uniform(size=(number, 1)) ** (1.0 / dim)
     lengths[number // 2 :] = 1.0
     return lengths * _unit(random.standard_normal((number, dim)))
 
 
-def _place(
-    centre: Float[np.ndarray, " dim"],
-    radius: float,
-    steps: Float[np.ndarray, "some dim"],
-    random: np.random.Generator,
-) -> Float[np.ndarray, "some dim"]:
+def _place(centre: Point, radius: float, steps: Points, random: np.random.Generator) -> Points:
     """centre + radius x step, each shifted at random and still within the radius after rounding."""
     shift = random.uniform(size=(len(steps), 1)) * _unit(random.standard_normal(steps.shape))
     steps = steps + _SHIFT * shift
@@ -154,12 +134,17 @@ def _place(
     return centre + radius * steps * np.minimum(1.0, inside / np.maximum(lengths, 1e-300))
 
 
-def _unit(vectors: Float[np.ndarray, "some dim"]) -> Float[np.ndarray, "some dim"]:
+def _unit(vectors: Points) -> Points:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-300)
 
 
 def bernstein(variance: float, largest: float, failure: float) -> float:
-    """The t at which the bound above is `failure`, for sum E|X_j|^2 <= variance, |X_j| <= largest."""
+    """The t that |sum X_j| reaches with probability at most `failure`.
+
+    For independent vectors X_j of mean 0, in any dimension, with sum E|X_j|^2 <= variance = T and
+    |X_j| <= largest = a:  P(|sum X_j| >= t) <= 2 exp(-t^2 / (2 (T + a t / 3)))  (Pinelis 1994, Theorem
+    3.4, and Bernstein's second step).
+    """
     log = math.log(2.0 / failure)
     linear = largest * log / 3.0
     return linear + math.sqrt(linear**2 + 2.0 * variance * log)
@@ -268,18 +253,14 @@ class Source:
         """The longest an estimate can be: the slope, times sqrt(d) for frames of d directions."""
         return self.slope * (math.sqrt(dim) if self.smoothing else 1.0)
 
-    def explore(
-        self, points: Float[np.ndarray, "some dim"], random: np.random.Generator
-    ) -> Float[np.ndarray, "some dim"]:
+    def explore(self, points: Points, random: np.random.Generator) -> Points:
         """Gradients for the search."""
         if self.smoothing == 0:
             return self.evaluator.gradients(points[None], self.explored[None])[0]
         rows = np.broadcast_to(self.explored, (len(points), len(self.explored)))
         return self._from_values(points, rows, random)
 
-    def draw(
-        self, points: Float[np.ndarray, "some dim"], random: np.random.Generator
-    ) -> Float[np.ndarray, "some dim"]:
+    def draw(self, points: Points, random: np.random.Generator) -> Points:
         """One independent estimate at each point, unbiased for an element of the subdifferential."""
         records = self.evaluator.records
         if self.batch == records:
@@ -293,11 +274,8 @@ class Source:
         return estimates
 
     def _from_values(
-        self,
-        points: Float[np.ndarray, "some dim"],
-        rows: Int[np.ndarray, "some batch"],
-        random: np.random.Generator,
-    ) -> Float[np.ndarray, "some dim"]:
+        self, points: Points, rows: Int[np.ndarray, "some batch"], random: np.random.Generator
+    ) -> Points:
         """sum_j c_j u_j with c_j = (F(y + h u_j) - F(y - h u_j)) / 2h along a frame u_1 .. u_d.
 
         Each u_j is uniform on the sphere, so the expectation is the gradient at y of F averaged
@@ -345,7 +323,7 @@ def rows_to_explore(
 
 def derivative_is_true(
     evaluator: LossEvaluator,
-    centre: Float[np.ndarray, " dim"],
+    centre: Point,
     radius: float,
     rows: Int[np.ndarray, " rows"],
     random: np.random.Generator,

@@ -34,7 +34,6 @@ from blindstep.insight.report_markup import (
     tiles,
 )
 from blindstep.ledger import data_ledger
-from blindstep.planning.plan import Plan
 from blindstep.private.statement import (
     PERSON,
     RECORD,
@@ -160,7 +159,7 @@ def header(content: Content) -> Html:
         tag(
             "p",
             f"{plan.dim:,} parameters learned from {plan.records:,} {many} in {content.steps:,} "
-            f"noisy steps, from {_seen(plan)} alone.",
+            f"noisy steps, from {'gradients' if plan.differentiates else 'values'} of the loss alone.",
             css="lead",
         ),
         *alerts,
@@ -178,12 +177,8 @@ def header(content: Content) -> Html:
     )
 
 
-def _seen(plan: Plan) -> str:
-    return "gradients of the loss" if plan.differentiates else "values of the loss"
-
-
 def in_words(content: Content) -> Html:
-    """The privacy statement for a reader who never heard of differential privacy."""
+    """The privacy statement for readers who have never heard of differential privacy."""
     guess, people = _best_guess(content.privacy.mu), content.privacy.unit.startswith(PERSON)
     several = "If several records are yours, they are protected less than one is."
     return section(
@@ -238,15 +233,15 @@ def in_numbers(content: Content) -> Html:
     )
     return section(
         "The guarantee in numbers",
-        paragraph(gaussian_sentence(privacy.mu)),
-        paragraph(delta_sentence(privacy.epsilon, privacy.delta, privacy.exceeds)),
+        gaussian_sentence(privacy.mu),
+        delta_sentence(privacy.epsilon, privacy.delta, privacy.exceeds),
         facts(rows),
         pictures,
-        paragraph(unit_sentence(privacy.unit)),
+        unit_sentence(privacy.unit),
         paragraph("Released: ", privacy.released, "."),
         paragraph("Arithmetic: ", privacy.arithmetic, "."),
-        paragraph(SECRECY),
-        paragraph("Enforced on every record, whatever the loss returns:"),
+        SECRECY,
+        "Enforced on every record, whatever the loss returns:",
         listed(privacy.enforced),
     )
 

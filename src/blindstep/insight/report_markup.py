@@ -1,9 +1,8 @@
 """HTML and pictures of a report. Text is escaped; `Html` is inserted as it is.
 
-Pictures are SVG by matplotlib, which is imported only when one is drawn. They are drawn in stand-in
-colours, which become CSS variables of the page, so that they follow its light and dark colours. Fonts
-are those of the page. Names that could clash, namespaces and metadata are removed, so that a picture
-refers to nothing outside.
+Pictures are SVG by matplotlib, which is imported only when one is drawn. Their stand-in colours become
+CSS variables of the page, so that they follow its light and dark colours. Names that could clash,
+namespaces and metadata are removed, so that a picture refers to nothing outside.
 """
 
 from __future__ import annotations
@@ -51,9 +50,10 @@ def note(*parts: object) -> Html:
     return tag("p", *parts, css="note")
 
 
-def section(heading: str, *parts: object) -> Html:
-    """A section of the page."""
-    return tag("section", tag("h2", heading), *parts)
+def section(heading: str, *parts: str) -> Html:
+    """A section of the page; a part that is not HTML is a paragraph of text."""
+    whole = (part if isinstance(part, Html) else tag("p", part) for part in parts if part)
+    return tag("section", tag("h2", heading), *whole)
 
 
 def listed(items: Iterable[object]) -> Html:
@@ -63,11 +63,8 @@ def listed(items: Iterable[object]) -> Html:
 
 def tiles(pairs: Iterable[tuple[str, str]]) -> Html:
     """Large numbers with what they are."""
-    return tag(
-        "div",
-        *(tag("div", tag("b", big), tag("span", said), css="tile") for big, said in pairs),
-        css="tiles",
-    )
+    each = (tag("div", tag("b", big), tag("span", said), css="tile") for big, said in pairs)
+    return tag("div", *each, css="tiles")
 
 
 def facts(rows: Iterable[Sequence[object]]) -> Html:

@@ -46,7 +46,7 @@ def answer(content: Content) -> Html:
             ),
         )
     number = sum(part.size for part in parts.values())
-    said = paragraph(
+    said = (
         f"{number:,} number{'' if number == 1 else 's'}: the answer to use. They were computed from "
         "releases alone, so what is promised above holds for them."
     )
@@ -57,17 +57,13 @@ def answer(content: Content) -> Html:
             for at, value in np.ndenumerate(part)
         ]
         return section(heading, said, table(("", "value"), rows))
-    sizes = [
-        (None, (name, "×".join(map(str, part.shape)) or "1", *map(rounded, _extent(part))))
-        for name, part in parts.items()
-    ]
+    sizes: list[tuple[None, tuple[object, ...]]] = []
+    for name, part in parts.items():
+        values = np.asarray(part, np.float64)
+        extent = float(values.min()), float(values.max()), float(np.sqrt(np.mean(values**2)))
+        sizes.append((None, (name, "×".join(map(str, part.shape)) or "1", *map(rounded, extent))))
     columns = ("", "shape", "smallest", "largest", "root mean square")
     return section(heading, said, table(columns, sizes))
-
-
-def _extent(part: np.ndarray) -> tuple[float, float, float]:
-    values = np.asarray(part, np.float64)
-    return float(values.min()), float(values.max()), float(np.sqrt(np.mean(values**2)))
 
 
 def noise(content: Content) -> Html:
@@ -85,10 +81,8 @@ def noise(content: Content) -> Html:
     )
     return section(
         heading,
-        paragraph(
-            f"Over the run, {share:.0%} of the squared length of the released gradients is the noise "
-            f"that was added for privacy. {said}"
-        ),
+        f"Over the run, {share:.0%} of the squared length of the released gradients is the noise "
+        f"that was added for privacy. {said}",
         figure(
             noise_against_signal(released, added),
             tag("span", css="key"),
@@ -163,10 +157,8 @@ def stationarity(content: Content) -> Html:
             )
     return section(
         "How stationary the answer is",
-        paragraph(
-            "The Goldstein norm is the length of the shortest average of gradients within a radius of "
-            "the answer. It is 0 at a minimum, smooth or not, and it is what the theory bounds."
-        ),
+        "The Goldstein norm is the length of the shortest average of gradients within a radius of "
+        "the answer. It is 0 at a minimum, smooth or not, and it is what the theory bounds.",
         facts(rows),
         *after,
     )
@@ -191,7 +183,7 @@ def utility(content: Content) -> Html:
     ]
     return section(
         heading,
-        paragraph("Computed by the author of this run on data declared public."),
+        "Computed by the author of this run on data declared public.",
         table(("", "value"), rows),
     )
 
@@ -206,7 +198,7 @@ def plan(content: Content) -> Html:
 
 
 def ledger(content: Content) -> Html:
-    """Who spent how much on these records."""
+    """What each run has spent on these records."""
     spending, heading = content.spending, "The ledger"
     if spending is None:
         return section(
@@ -235,11 +227,9 @@ def ledger(content: Content) -> Html:
         rows.append((css, (title, "", "", *numbers)))
     return section(
         heading,
-        paragraph(
-            f"What every run on the people of {spending['cohort']} has spent, written down before "
-            "each release. Epsilons do not add up; mu does, in squares. Each epsilon is at the delta "
-            "beside it: a run's own, or the largest of them for the totals."
-        ),
+        f"What every run on the people of {spending['cohort']} has spent, written down before "
+        "each release. Epsilons do not add up; mu does, in squares. Each epsilon is at the delta "
+        "beside it: a run's own, or the largest of them for the totals.",
         table(("run", "since", "steps", "mu", "epsilon", "delta"), rows, words=2),
     )
 
@@ -253,13 +243,11 @@ def reproduce(content: Content) -> Html:
     )
     return section(
         "How to reproduce it",
-        paragraph(
-            "With the loss, the records and the plan, the same kind of run is this. Its numbers will "
-            "differ, as they must: the noise is secret and drawn anew."
-        ),
+        "With the loss, the records and the plan, the same kind of run is this. Its numbers will "
+        "differ, as they must: the noise is secret and drawn anew.",
         tag("pre", code),
         tag("details", tag("summary", "The plan as JSON"), tag("pre", content.plan.to_json())),
-        paragraph(", ".join(f"{name} {number}" for name, number in content.versions.items()) + "."),
+        ", ".join(f"{name} {number}" for name, number in content.versions.items()) + ".",
     )
 
 
@@ -267,11 +255,9 @@ def cite(content: Content) -> Html:
     """Whom to cite."""
     return section(
         "How to cite",
-        paragraph(PAPER),
-        paragraph(
-            f"The blindstep authors. blindstep {content.versions['blindstep']}: differentially "
-            f"private optimization from function values alone, {content.made.year}. Software."
-        ),
+        PAPER,
+        f"The blindstep authors. blindstep {content.versions['blindstep']}: differentially "
+        f"private optimization from function values alone, {content.made.year}. Software.",
     )
 
 

@@ -1,9 +1,4 @@
-"""Tables for people, with rich.
-
-What a ledger says, for people and for machines: who spent how much of whose privacy.
-
-How many records a clip norm would cut: on public records only.
-"""
+"""Tables for people, with rich; what a ledger says; how many public records a clip norm would cut."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from blindstep.estimate.gradients import vectors_of_loss
@@ -60,10 +55,8 @@ def privacy_table(privacy: Privacy) -> Table:
 
 
 def _table(title: str, first: str, rows: Iterable[tuple[str, str, str]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column(first, style="bold")
-    table.add_column("value", justify="right")
-    table.add_column("meaning", style="dim")
+    columns = Column(first, style="bold"), Column("value", justify="right")
+    table = Table(*columns, Column("meaning", style="dim"), title=title, title_justify="left")
     for row in rows:
         table.add_row(*row)
     return table
@@ -125,15 +118,11 @@ def spending_table(account: Account, delta: float | None = None) -> Table:
     changed = f"{how} {unit}"
     # As Text: names are the user's own, and may look like markup.
     title = Text(f"Spent on the people of {str(account.cohort)[:40]}", style="table.title")
-    table = Table(
-        title=title,
-        title_justify="left",
-        caption=Text(
-            "A run's epsilon is at the run's own delta; total, budget and remaining are at delta "
-            f"{numbers['delta']:g}. All are for {changed}."
-        ),
-        caption_justify="left",
+    caption = Text(
+        "A run's epsilon is at the run's own delta; total, budget and remaining are at delta "
+        f"{numbers['delta']:g}. All are for {changed}."
     )
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column("run", style="bold", overflow="fold")
     table.add_column("plan")
     table.add_column("since")
@@ -166,10 +155,9 @@ def fraction_clipped(loss: Loss, params: PyTree, public_data: PyTree, plan: Plan
     """The share of records whose GRAD vector at `params` is longer than the plan's clip norm.
 
     `public_data` must be public: simulated, or published. This function looks at records directly
-    and charges nothing. On private records its answer would be a release without noise. So would be
-    a clip norm chosen by looking at private records, here or in any other way, or by comparing runs
-    with several clip norms: no privacy statement of this package accounts for such a choice. Choose
-    on public records, or before seeing any.
+    and charges nothing. On private records its answer would be a release without noise, and so would
+    be a clip norm chosen by looking at them, or by comparing runs: no privacy statement of this
+    package accounts for such a choice. Choose on public records, or before seeing any.
     """
     space, records = ParameterSpace.of(params), count_records(public_data)
     with jax.enable_x64(True):

@@ -1,7 +1,7 @@
 """Data frames as records: a dict of columns, and from columns to features by public constants.
 
-No library of data frames is imported. A frame is what has `columns` and gives one by its name; a
-column is what has `to_numpy`: those of pandas and polars both do.
+No library is imported: a frame has `columns` and gives one by its name, and a column has `to_numpy`, as
+in pandas and polars.
 
 Guarantee: what a row becomes depends on that row and on the public arguments alone, and no error holds
 what is in a cell.
@@ -127,8 +127,8 @@ def encode(
     parts += [_one_hot(name, columns[name], listed) for name, listed in categories.items()]
     if len({len(part) for part in parts}) > 1:
         raise InvalidArgument("columns differ in length: row i of each belongs to record i.")
-    kept = arrays_of({name: _as_column(column) for name, column in rest.items()})
-    return {_FEATURES: np.concatenate(parts, axis=1), **kept}
+    lists = {k: np.asarray(c) if isinstance(c, list | tuple) else c for k, c in rest.items()}
+    return {_FEATURES: np.concatenate(parts, axis=1), **arrays_of(lists)}
 
 
 def _columns(frame: Any) -> dict[str, Any]:
@@ -139,11 +139,6 @@ def _columns(frame: Any) -> dict[str, Any]:
             f"frame is a {type(frame).__name__}: give a data frame, or a mapping from names to columns."
         )
     return {name: frame[name] for name in _names("frame", frame)}
-
-
-def _as_column(column: Any) -> Any:
-    """A list as an array; all else as it is."""
-    return np.asarray(column) if isinstance(column, list | tuple) else column
 
 
 def _plain(column: Any) -> np.ndarray:
@@ -170,7 +165,7 @@ def _scaled(name: str, column: Any, scale: tuple[float, float]) -> Float[np.ndar
     try:
         numbers = values.astype(np.float64) if values.dtype.kind in "biufO" else None
     except (TypeError, ValueError):
-        numbers = None  # its message would hold the cell, and the cell is somebody's
+        numbers = None  # its message would hold the cell, which is a person's secret
     if numbers is None or numbers.ndim != 1:
         raise InvalidArgument(
             f"column {name!r} is not one of numbers: give it a list in `categories`, turn dates into "

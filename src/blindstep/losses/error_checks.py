@@ -1,9 +1,8 @@
 """Losses that raise inside a compiled program: by `equinox.error_if`, or in a callback.
 
-Left alone, equinox ends the whole program when the check of one record fails, and that the run ended
-reveals something about that record which no noise hides. Its own mode "nan" does not help: it asks
-whether *any* record of the batch fails, and would void them all. So while a loss is traced, a check
-becomes an operation on its own record: `where(failed, NaN, value)`.
+Left alone, equinox ends the whole program when the check of one record fails, which reveals something
+about that record that no noise hides. Its mode "nan" would void all records of the batch. So while a
+loss is traced, a check becomes an operation on its own record: `where(failed, NaN, value)`.
 
 Guarantee: under `vmap` such an operation acts on each record separately, so the value of a record
 depends on that record alone, and no exception and no callback is left in the program.
@@ -15,6 +14,7 @@ with `LossFailed`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +48,7 @@ def _equinox_errors() -> ModuleType | None:
 _ERRORS = _equinox_errors()
 # Part of the key of JAX's caches: a jitted part of the loss that was traced before, with checks that
 # raise, is traced anew; and one that is traced here goes on raising when the user calls it.
-_replaced = jax.make_user_context(False) if hasattr(jax, "make_user_context") else None
+_replaced = jax.make_user_context(False)
 
 
 def voiding(loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,13 +59,13 @@ def voiding(loss: Callable[..., Any]) -> Callable[..., Any]:
     from there. Where equinox cannot be changed the loss stays as it is, and a failing check ends the
     run with `LossFailed`.
     """
-    if _ERRORS is None or _replaced is None:
+    if _ERRORS is None:
         return loss
-    errors, context = _ERRORS, _replaced
+    errors = _ERRORS
 
     def voided(*args: Any) -> Any:
         failures: list[Any] = []
-        with _lock, context(True), _replacing(errors, failures):
+        with _lock, _replaced(True), _replacing(errors, failures):
             value = loss(*args)
         for failed in failures:
             value = jnp.where(failed, jnp.nan, value)
@@ -82,7 +82,8 @@ def _replacing(errors: ModuleType, failures: list[Any]) -> Iterator[None]:
     jitted part) cannot be: its predicate does not exist outside.
     """
     before = {name: getattr(errors, name) for name in _IMPLEMENTATIONS}
-    mine, outside = threading.get_ident(), _trace_state()
+    program = functools.partial(jax.extend.core.get_opaque_trace_state, convention="blindstep")
+    mine, outside = threading.get_ident(), program()
 
     def instead_of(original: Callable[..., Any]) -> Callable[..., Any]:
         def check(x: Any, pred: Any, index: Any, msgs: Sequence[str], *, on_error: str) -> Any:
@@ -92,7 +93,7 @@ def _replacing(errors: ModuleType, failures: list[Any]) -> Iterator[None]:
             if (errors.EQX_ON_ERROR if on_error == "default" else on_error) == "off":
                 return x
             failed = jnp.any(pred)
-            if outside is not None and _trace_state() == outside:
+            if program() == outside:
                 failures.append(failed)
             return jax.tree.map(lambda leaf: _void(failed, leaf), x)
 
@@ -105,12 +106,6 @@ def _replacing(errors: ModuleType, failures: list[Any]) -> Iterator[None]:
     finally:
         for name, original in before.items():
             setattr(errors, name, original)
-
-
-def _trace_state() -> Any:
-    """What program is being traced; None where JAX does not say."""
-    ask = getattr(jax.extend.core, "get_opaque_trace_state", None)
-    return None if ask is None else ask(convention="blindstep")
 
 
 def _void(failed: Any, leaf: Any) -> Any:
@@ -128,11 +123,7 @@ Value = TypeVar("Value")
 
 
 def telling_failures(run: Callable[[], Value]) -> Value:
-    """`run()`; of such a failure, say what to do, without its words: they may hold a record.
-
-    That it ended the run tells something about the records all the same, and no noise hides it. A
-    compiled program cannot go on past an error, so the remedy is the host driver.
-    """
+    """`run()`; of such a failure, say what to do, without its words: they may hold a record."""
     try:
         return run()
     except eqx.EquinoxRuntimeError:
@@ -140,7 +131,7 @@ def telling_failures(run: Callable[[], Value]) -> Value:
     except jax.errors.JaxRuntimeError as error:
         if "callback" not in str(error).lower():
             raise  # the device's own failure, such as too little memory
-    # Raised out here, so that it does not carry the first error along.
+    # Raised out here, so that it does not hold the first error.
     raise LossFailed(
         "the loss raised an exception for some record while the program ran: nothing of this round "
         "was released. Give evaluate=blindstep.Host(), where such a record counts 0, or return NaN "

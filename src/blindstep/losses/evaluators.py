@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from blindstep.errors import InvalidArgument
+from blindstep.losses.engines import number, quietly
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.pytrees import (
     Loss,
@@ -20,8 +21,9 @@ from blindstep.losses.pytrees import (
     count_records,
 )
 from blindstep.losses.silence import silence
-from blindstep.losses.tasks import number, quietly
 
+Points = Float[np.ndarray, "sets some dim"]
+Rows = Int[np.ndarray, "sets batch"]
 # Numbers held at once for points times records: 2^21 float64 are 16 MiB.
 _AT_ONCE = 2**21
 _RECORDS_AT_ONCE = 2**12
@@ -29,7 +31,7 @@ _RECORDS_AT_ONCE = 2**12
 
 def float64(space: ParameterSpace) -> ParameterSpace:
     """The same parameters in float64: steps of a millionth of a radius must not round away."""
-    return replace(space, dtypes=tuple(np.dtype(np.float64) for _ in space.dtypes))
+    return replace(space, dtypes=(np.dtype(np.float64),) * len(space.dtypes))
 
 
 class CompiledLoss:
@@ -43,9 +45,7 @@ class CompiledLoss:
         self.data = jax.tree.map(jnp.asarray, data)
         self.records = count_records(data)
 
-    def values(
-        self, points: Float[np.ndarray, "sets some dim"], rows: Int[np.ndarray, "sets batch"]
-    ) -> Float[np.ndarray, "sets some"]:
+    def values(self, points: Points, rows: Rows) -> Float[np.ndarray, "sets some"]:
         """The mean loss over the rows of each set, at each of its points."""
         return self._means(points, rows, False)
 
@@ -53,9 +53,7 @@ class CompiledLoss:
         """Every record's loss at one point, finite or not."""
         return np.asarray(_each(self.loss, self.space, self.data, point))
 
-    def gradients(
-        self, points: Float[np.ndarray, "sets some dim"], rows: Int[np.ndarray, "sets batch"]
-    ) -> Float[np.ndarray, "sets some dim"]:
+    def gradients(self, points: Points, rows: Rows) -> Points:
         """The gradient of that mean, by automatic differentiation."""
         return self._means(points, rows, True)
 
@@ -129,9 +127,7 @@ class PlainLoss:
         self.loss, self.space, self.data = loss, space, data
         self.records = count_records(data)
 
-    def values(
-        self, points: Float[np.ndarray, "sets some dim"], rows: Int[np.ndarray, "sets batch"]
-    ) -> Float[np.ndarray, "sets some"]:
+    def values(self, points: Points, rows: Rows) -> Float[np.ndarray, "sets some"]:
         """The mean loss over the rows of each set, at each of its points."""
         means = np.zeros(points.shape[:2])
         for index, (own_points, own_rows) in enumerate(zip(points, rows, strict=True)):
@@ -154,9 +150,7 @@ class PlainLoss:
         with silence(worker=False):
             return np.asarray([number(quietly(self.loss, params, record)) for record in records])
 
-    def gradients(
-        self, points: Float[np.ndarray, "sets some dim"], rows: Int[np.ndarray, "sets batch"]
-    ) -> Float[np.ndarray, "sets some dim"]:
+    def gradients(self, points: Points, rows: Rows) -> Points:
         """There is none: JAX cannot trace this loss."""
         raise InvalidArgument(
             "JAX cannot trace this loss, so it has no automatic derivative: use method='values'."

@@ -1,8 +1,7 @@
 """Evaluations with a time limit: each record in a sandbox, a process of its own that can be killed.
 
-Each thread that performs tasks (in a pool's worker, Dask's, Ray's, or the run itself) has a
-supervisor, a process that runs `isolation_worker.py`. The supervisor receives the loss once, and
-then, for each record, the parameters and the record.
+Each thread that performs tasks (in a worker, or the run itself) has a supervisor, a process that runs
+`isolation_worker.py`. It receives the loss once, and then, for each record, parameters and the record.
 
 Guarantee: a record's values depend on the record, the points and the loss, and on whether its own
 calls finished in time. A supervisor that dies is replaced and the record in its sandbox is evaluated
@@ -14,13 +13,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 
 import cloudpickle
 import numpy as np
@@ -80,14 +79,8 @@ def values_apart(
 ) -> Float[np.ndarray, " number"]:
     """One record's values, from its own sandbox; NaN from the first call that gave none.
 
-    Args:
-        loss: what to evaluate.
-        timeout: seconds for each call.
-        points: what `points_message` made.
-        record: the record, as the loss takes it.
-        number: how many values there are to come.
-        worker: whether this is a worker, where an interrupt is not the user's: the user's own also
-            reaches the run, and ends it there.
+    `points` is what `points_message` made for calls that give `number` values in all. In a worker an
+    interrupt is not the user's: the user's own also reaches the run, and ends it there.
     """
     missing = np.full(number, np.nan)
     try:
@@ -107,12 +100,7 @@ def values_apart(
 
 
 def points_message(points: list[PyTree], rows: int | None) -> bytes:
-    """The parameters of each call of the loss, as `values_apart` takes them.
-
-    Args:
-        points: the parameters of one call each.
-        rows: how many values a call of a vectorised loss gives; None for one number.
-    """
+    """The parameters of each call, for `values_apart`; a vectorised one gives `rows` values."""
     return cloudpickle.dumps((points, rows))
 
 
@@ -125,29 +113,27 @@ def dismiss() -> None:
 
 
 class _Supervisor:
-    """The near end of a supervisor: a process, two pipes, one question at a time."""
+    """The near end of a supervisor: a process, a pipe, one question at a time."""
 
     def __init__(self, loss: Sealed, timeout: float) -> None:
         self._loss, self._timeout, self._points = loss, timeout, b""
+        self._pipe, far_end = Pipe()
         # By path, and without its folder on the search path: nothing of this package is imported.
         # A session of its own keeps the terminal's Ctrl-C away.
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-P", isolation_worker.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=far_end.fileno(),
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            bufsize=0,
             start_new_session=True,
         )
+        far_end.close()
         self._owner = os.getpid()
-        self.end = weakref.finalize(self, _end, self._process, self._owner)
+        self.end = weakref.finalize(self, _end, process, self._pipe, self._owner)
         try:
             # The loss may import what takes long; how long does not depend on a record.
             self._send(b"L", pickle.dumps((sys.path, timeout, loss.content)))
-            length = isolation_worker.HEADER.unpack(
-                self._receive(isolation_worker.HEADER.size, None)
-            )[1]
-            said = self._receive(length, None).decode()
+            said = self._receive(None).decode()
         except _SupervisorLost:
             said = "the process died"
         if said:
@@ -171,46 +157,33 @@ class _Supervisor:
             self._points = points
         self._send(b"R", record)
         patience = number * self._timeout + _PATIENCE
-        return np.frombuffer(self._receive(8 * number, patience), dtype="<f8").astype(np.float64)
+        return np.frombuffer(self._receive(patience), dtype="<f8").astype(np.float64)
 
     def _send(self, kind: bytes, content: bytes) -> None:
-        assert self._process.stdin is not None
-        left = memoryview(isolation_worker.HEADER.pack(kind, len(content)) + content)
         try:
-            while left:
-                left = left[self._process.stdin.write(left) or 0 :]
+            self._pipe.send_bytes(kind + content)
         except OSError:
             raise _SupervisorLost from None
 
-    def _receive(self, length: int, patience: float | None) -> bytes:
-        assert self._process.stdout is not None
-        waiting, parts = select.poll(), bytearray()
-        waiting.register(self._process.stdout, select.POLLIN)
-        until = None if patience is None else time.monotonic() + patience
-        while len(parts) < length:
-            left = None if until is None else 1000 * max(0.0, until - time.monotonic())
-            if not waiting.poll(left):
-                raise _SupervisorLost
-            some = self._process.stdout.read(length - len(parts))
-            if not some:
-                raise _SupervisorLost
-            parts += some
-        return bytes(parts)
+    def _receive(self, patience: float | None) -> bytes:
+        try:
+            if self._pipe.poll(patience):
+                return self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            pass
+        raise _SupervisorLost
 
 
-def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], pipe: Connection, owner: int) -> None:
     """End a supervisor: it ends by itself, with its sandbox, when its input does."""
     if os.getpid() != owner:
         return  # a forked copy of the owner; the supervisor is not its own
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.close()
+    pipe.close()
     try:
         process.wait(2 * isolation_worker._PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    process.stdout.close()
 
 
 _local = threading.local()

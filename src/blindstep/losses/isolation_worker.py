@@ -1,17 +1,17 @@
 """The supervisor: a small process that evaluates every record in a process of its own, a *sandbox*.
 
 `isolation.py` starts this file by its path, so it imports the standard library and nothing else: a
-supervisor holds what the loss needs, no JAX unless the loss does. It has one thread. For each record it
+supervisor holds what the loss needs, no JAX unless the loss does. For each record its one thread
 
     forks a sandbox -> reads the values that the sandbox writes, each within the time limit -> kills the
     sandbox and all that it started -> answers, NaN where a value is missing
 
 Guarantee: what a record does in its sandbox (spin, sleep, hoard, exit, crash, raise, print, change the
 interpreter) ends with the sandbox. The limit is measured here, where nothing else is done, and a value
-that is there is read before anybody is called late. So only the machine's total load is shared.
+that is there is read before its record is called late. So only the machine's total load is shared.
 
-Messages are a kind, a length and that many bytes: L loads a loss, P sets the points for all records
-that follow, R asks for one record's values.
+Messages begin with their kind: L loads a loss, P sets the points for all records that follow, R asks
+for one record's values.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from numbers import Real
 from typing import Any
 
@@ -37,12 +38,10 @@ try:
 except ImportError:  # Windows: there, time limits are refused
     resource = None
 
-HEADER = struct.Struct("<cQ")
 NAN = struct.pack("<d", float("nan"))
 # Seconds to wait for a killed sandbox to disappear. After that it is left to the kernel.
 _PATIENCE = 1.0
-# Seconds without a message after which a supervisor ends, so that none is left in the workers of a
-# cluster after the run. A new one is started when needed.
+# Seconds without a message after which a supervisor ends, so that none is left in a cluster's workers.
 _IDLE = 300.0
 # Bytes that a sandbox may always have, on machines with many processors and little memory.
 _LEAST_ROOM = 2**28
@@ -75,14 +74,13 @@ def numbers_of_rows(value: Any, rows: int) -> Any:
 # -- a sandbox ------------------------------------------------------------------------------------
 
 
-def _live(supervisor: Supervisor, record: bytes, pipe: int) -> None:
+def _live(supervisor: Supervisor, record: memoryview, pipe: int) -> None:
     """The whole life of a sandbox: restrict itself, evaluate, and write each value as it comes."""
     os.setsid()  # what it starts is killed with it
     supervisor.prctl(_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != supervisor.pid:
         return
-    os.close(supervisor.requests)
-    os.close(supervisor.answers)
+    supervisor.pipe.close()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _restrict(supervisor.room)
     if numpy := sys.modules.get("numpy"):
@@ -100,7 +98,9 @@ def _live(supervisor: Supervisor, record: bytes, pipe: int) -> None:
         else:
             values = numbers_of_rows(value, supervisor.rows)
             answer = NAN * supervisor.rows if values is None else values.tobytes()
-        _write(pipe, answer)
+        left = memoryview(answer)
+        while left:
+            left = left[os.write(pipe, left) :]
 
 
 def _restrict(room: int | None) -> None:
@@ -128,8 +128,8 @@ class Supervisor:
     room: int | None = None  # the most data of a sandbox, in bytes; None where nothing is known
     timeout: float
 
-    def __init__(self, requests: int, answers: int) -> None:
-        self.requests, self.answers, self.pid = requests, answers, os.getpid()
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe, self.pid = pipe, os.getpid()
         self.prctl: Callable[[int, int], Any] = lambda *_: None
         if sys.platform == "linux":
             self.prctl = ctypes.CDLL(None).prctl
@@ -140,13 +140,11 @@ class Supervisor:
     def serve(self) -> None:
         """Answer messages until the other side is gone, or has been silent for long."""
         serving = {b"L": self._load, b"P": self._set_points, b"R": self._answer}
-        waiting = select.poll()
-        waiting.register(self.requests, select.POLLIN)
-        while waiting.poll(1000 * _IDLE) and (header := _read(self.requests, HEADER.size)):
-            kind, length = HEADER.unpack(header)
-            serving[kind](_read(self.requests, length))
+        while self.pipe.poll(_IDLE):
+            message = memoryview(self.pipe.recv_bytes())
+            serving[bytes(message[:1])](message[1:])
 
-    def _load(self, message: bytes) -> None:
+    def _load(self, message: memoryview) -> None:
         """Load the loss; answer with the name of the error if it fails, else with nothing."""
         path, self.timeout, sealed = pickle.loads(message)
         sys.path[:] = path
@@ -160,13 +158,13 @@ class Supervisor:
         self._own = _children()
         gc.collect()
         gc.freeze()  # sandboxes share these pages as long as nobody touches them
-        _write(self.answers, HEADER.pack(b"L", len(said)) + said)
+        self.pipe.send_bytes(said)
 
-    def _set_points(self, message: bytes) -> None:
+    def _set_points(self, message: memoryview) -> None:
         self.points, self.rows = pickle.loads(message)
         self.room = _room()
 
-    def _answer(self, record: bytes) -> None:
+    def _answer(self, record: memoryview) -> None:
         mine, theirs = os.pipe()
         sandbox = _fork()
         if sandbox == 0:
@@ -181,20 +179,20 @@ class Supervisor:
         self._clear(sandbox)
         os.close(mine)
         whole = values[: len(values) // 8 * 8]
-        _write(self.answers, bytes(whole) + NAN * (count - len(whole) // 8))
+        self.pipe.send_bytes(bytes(whole) + NAN * (count - len(whole) // 8))
 
     def _collect(self, pipe: int, count: int) -> bytearray:
         """What the sandbox writes, until all values are there, it is gone, or a call is too late."""
         waiting = select.poll()
         waiting.register(pipe, select.POLLIN)
-        waiting.register(self.requests, 0)  # tells if the other side is gone
+        waiting.register(self.pipe, 0)  # tells if the other side is gone
         values, one_call = bytearray(), 8 * (self.rows or 1)
         while len(values) < 8 * count:
             wanted, deadline = len(values) // one_call * one_call, time.monotonic() + self.timeout
             while len(values) < wanted + one_call:
                 left = deadline - time.monotonic()
                 ready = dict(waiting.poll(1000 * max(0.0, left)))
-                if self.requests in ready:
+                if self.pipe.fileno() in ready:
                     return values
                 if pipe in ready:
                     some = os.read(pipe, 8 * count - len(values))
@@ -288,26 +286,9 @@ def _memory() -> int:
     return min(found)
 
 
-def _read(pipe: int, length: int) -> bytes:
-    """That many bytes; none if the other side is gone."""
-    parts = bytearray()
-    while len(parts) < length:
-        some = os.read(pipe, min(length - len(parts), 2**20))
-        if not some:
-            return b""
-        parts += some
-    return bytes(parts)
-
-
-def _write(pipe: int, message: bytes) -> None:
-    left = memoryview(message)
-    while left:
-        left = left[os.write(pipe, left) :]
-
-
 def main() -> None:
-    """Run a supervisor: messages arrive on standard input and are answered on standard output."""
-    requests, answers = os.dup(0), os.dup(1)
+    """Run a supervisor: standard input is the pipe to the process that asks."""
+    pipe = Connection(os.dup(0))
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):  # whatever the loss prints, from any language
         os.dup2(nowhere, standard)
@@ -316,11 +297,11 @@ def main() -> None:
     logging.disable(sys.maxsize)
     if resource is not None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    Supervisor(requests, answers).serve()
+    Supervisor(pipe).serve()
 
 
 if __name__ == "__main__":
     try:
         main()
-    except BrokenPipeError:
+    except (EOFError, OSError):
         os._exit(0)  # the other side is gone

@@ -1,26 +1,21 @@
 """People with several rows: one person is one record, whatever the number of rows.
 
 Rows are grouped by an identifier, before anything else sees them. What a driver then takes for a record
-is a person: at most `rows` of their rows, and how many of these slots count (`person_losses`). Gate,
-schedule and accounting need not know: they protect a record, so they protect a person.
+is a person: at most `rows` of their rows, and how many of these slots count (`portable.PersonLoss`).
+Gate, schedule and accounting protect a record, so they protect a person.
 
 *Neighbours* are two tables with the same identifiers in which one person's rows are replaced by any
 other rows, in any number from 1 on, anywhere in the table. For the guarantee of one record, every other
 person's record and place must stay as they are:
 
-- People are ordered by identifier, not by first appearance, which somebody's rows could change. Who
-  takes part is public here: a newcomer takes the place, and the identifier, of somebody who left.
+- People are ordered by identifier, not by first appearance, which one person's rows could change. Who
+  takes part is public: a newcomer takes the place, and the identifier, of a person who left.
 - Which rows of a person are used is a fixed public function of the person's place, and of each row's
-  place among their own rows. It is no function of other people's rows, and the same when a run is
-  resumed. (The public key of a run would serve as well, but it is made after the data were read.)
-- Everybody has `rows` slots. As many as somebody needs would let one person set the shapes of the
-  program, and so the last bits of everybody's values.
+  place among their own rows. It is no function of other people's rows, and the same on resuming.
+- Everybody has `rows` slots. A number that follows from the data would let one person set the shapes of
+  the program, and so the last bits of everybody's values.
 
-The objective is the mean over people of each one's mean loss: somebody with many rows weighs no more.
-
-Rows are copied into slots, and not looked up by number when they are needed. Workers get the rows of
-their people and no others; fingerprints, meshes and the sizes of chunks read the data as they are. It
-takes people x rows of memory, as evaluating them takes people x rows calls of the loss.
+Rows are copied into slots, so workers get the rows of their people and no others.
 """
 
 from __future__ import annotations
@@ -38,15 +33,15 @@ from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from blindstep.errors import InvalidArgument, count
+from blindstep.estimate.directions import mix
 from blindstep.losses import pytrees
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.portable import PersonLoss, VectorizedPersonLoss
 from blindstep.losses.pytrees import Loss, check_loss, count_records
 from blindstep.private.accounting import PERSON, RECORD
 
-# Averaging k rows of a person divides the variance within the person by k: 8 leave an eighth of it, and
-# every further slot costs as many evaluations as each of the first. A constant, since a number that was
-# taken from the data would be a release.
+# Averaging 8 rows leaves an eighth of the variance within a person. A constant: a number that was taken
+# from the data would be a release.
 ROWS = 8
 
 
@@ -95,7 +90,7 @@ class Grouped(NamedTuple):
 
 
 class _CompiledPersonLoss(eqx.Module):
-    """`person_losses.PersonLoss` for a JAX function; slots are the leading axis of each leaf.
+    """`PersonLoss` for a JAX function; slots are the leading axis of each leaf.
 
     A module, so that JAX sees through it: people with the same loss share a compiled program.
     """
@@ -123,10 +118,11 @@ def by_person(
         count_records(data)
         check_loss(
             loss, params, data
-        )  # of one row: what is said about shapes is about the user's own
+        )  # of one row, so that messages are about the user's own shapes
     index, used = people.grouped(count_records(data))
     slots = jax.tree.map(lambda leaf: _taken(leaf, index), data)
-    shard = next((leaf.sharding for leaf in jax.tree.leaves(slots) if _is_sharded(leaf)), None)
+    spread = (leaf for leaf in jax.tree.leaves(slots) if pytrees.over_records(leaf) is not None)
+    shard = next((leaf.sharding for leaf in spread), None)
     counts = used if shard is None else jax.device_put(used, shard)
     return _CompiledPersonLoss(loss), (slots, counts), people.unit
 
@@ -164,7 +160,9 @@ def grouped(people: Any, number: int, rows: int) -> Grouped:
     starts = np.cumsum(totals) - totals
     own = np.argsort(person, kind="stable")  # person by person, in the order of the table
     among = np.arange(number) - np.repeat(starts, totals)
-    chosen = own[np.lexsort((_hash(person[own], among), person[own]))]
+    # No two pairs of a person and a place have the same number, which `mix` makes look random.
+    pair = person[own].astype(np.uint64) << np.uint64(32) | among.astype(np.uint64)
+    chosen = own[np.lexsort((mix(pair + np.uint64(1)), person[own]))]
     used = np.minimum(totals, rows)
     slot = np.where(np.arange(rows) < used[:, None], np.arange(rows), 0)
     return Grouped(chosen[starts[:, None] + slot], used.astype(np.int32))
@@ -189,22 +187,13 @@ def _places(people: Any, number: int) -> Int[np.ndarray, " number"]:
     elif kind == "f" and np.all(np.isfinite(identifiers)):
         kind = "i" if np.all(identifiers == np.rint(identifiers)) else "f"
     if kind not in "iuSU" or (kind in "SU" and np.any(np.char.str_len(identifiers) == 0)):
-        # Which row it is would be somebody's affair.
+        # The message names no row: that one is wrong is a person's secret.
         raise InvalidArgument(
             f"people (dtype {np.asarray(people).dtype}) must be whole numbers, or text that is not "
             "empty, all of one kind and none missing. Rows whose person is unknown belong to nobody: "
             "leave them out; a common name for them would make them one person."
         )
     return np.unique(identifiers, return_inverse=True)[1].reshape(-1)
-
-
-def _hash(person: Int[np.ndarray, " number"], among: Int[np.ndarray, " number"]) -> np.ndarray:
-    """64 bits for each pair, no two alike: the mixing function of SplitMix64, which is public."""
-    mixed = person.astype(np.uint64) << np.uint64(32) | among.astype(np.uint64)
-    mixed = (mixed + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 def _taken(leaf: Any, index: Int[np.ndarray, "people rows"]) -> Any:
@@ -225,7 +214,3 @@ def _taken(leaf: Any, index: Int[np.ndarray, "people rows"]) -> Any:
             f"{len(index)} people cannot be spread evenly over {devices.size} devices: leave some out, "
             "or give data on one device."
         ) from None
-
-
-def _is_sharded(leaf: Any) -> bool:
-    return pytrees.over_records(leaf) is not None

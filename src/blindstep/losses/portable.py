@@ -1,11 +1,8 @@
 """What a loss does for one person or one made-up record, without JAX: this code also runs in sandboxes.
 
-With a time limit, losses are called in processes of their own (`isolation_worker`), which must not have
-to import JAX. This file needs NumPy only.
-
 *A person* is a record (rows, used): `rows` slots, of which the first `used` hold rows that count. The
 other slots repeat a row of the same person. They are evaluated too and do not count, so that the number
-of calls does not reveal how many rows somebody has:
+of calls does not reveal how many rows a person has:
 
     f_person(params, (rows, used)) = sum over k < used of f(params, rows_k) / used
 
@@ -57,7 +54,7 @@ class VectorizedPersonLoss:
     loss: Callable[[Any, Any], Any]
 
     def __call__(self, params: Any, people: tuple[Sequence[Any], Any]) -> np.ndarray | None:
-        """The mean of each person; None if a call failed in which somebody's row counts.
+        """The mean of each person; None if a call failed in which a row counts.
 
         Then the driver asks each person alone, as it does for any vectorised call that fails.
         """
@@ -94,22 +91,22 @@ def try_loss(loss: Callable[..., Any], params: Any, record: Any, rows: int | Non
         value = loss(params, record)
     except BaseException as error:
         return Trial(False, False, f"raises {words(error)}")
-    if rows is not None:
-        values = numbers_of_rows(value, rows)
-        if values is None:
+    wanted = "one real number"
+    try:
+        if rows is None:
+            numbers = [value.item() if hasattr(value, "item") else value]
+        else:
             wanted = f"one number for each of {rows} rows (shape ({rows},))"
-            return Trial(False, False, f"gives {_described(value)}, not {wanted}")
-        return _judged(all(map(math.isfinite, values)))
-    try:
-        alone = value.item() if hasattr(value, "item") else value
+            numbers = numbers_of_rows(value, rows)
     except BaseException:  # an array of several numbers has no item
-        alone = None
-    if not isinstance(alone, Real):
-        return Trial(False, False, f"gives {_described(value)}, not one real number")
+        numbers = None
+    if numbers is None or not all(isinstance(each, Real) for each in numbers):
+        return Trial(False, False, f"gives {_described(value)}, not {wanted}")
     try:
-        return _judged(math.isfinite(alone))
+        finite = all(map(math.isfinite, numbers))
     except OverflowError:  # an integer past all floats
-        return _judged(False)
+        finite = False
+    return Trial(True, finite, "" if finite else "gives a number that is not finite")
 
 
 class Reporting:
@@ -132,10 +129,6 @@ def reported(path: str, otherwise: str) -> Trial:
         return Trial(False, False, otherwise)
 
 
-def _judged(finite: bool) -> Trial:
-    return Trial(True, finite, "" if finite else "gives a number that is not finite")
-
-
 def _described(value: Any) -> str:
     """What a value is: its kind and shape."""
     if value is None:
@@ -143,8 +136,7 @@ def _described(value: Any) -> str:
     shape = getattr(value, "shape", ())
     if isinstance(shape, tuple) and shape:
         return f"an array of shape {shape}"
-    kind = getattr(value, "dtype", type(value).__name__)
-    return f"a value of type {kind}"
+    return f"a value of type {getattr(value, 'dtype', type(value).__name__)}"
 
 
 def words(error: BaseException) -> str:

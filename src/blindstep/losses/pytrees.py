@@ -1,8 +1,8 @@
 """Any pytree of parameters as one flat vector, any pytree of records as rows: checked before use.
 
 Data that the user has sharded over a mesh of devices stays where it is: each device evaluates its share
-of a batch, and the gate adds up the shares exactly. Noise and directions are functions of keys, the
-same on every device. So the result is that of one device, up to rounding in the loss itself.
+of a batch, and the gate adds up the shares exactly. So the result is that of one device, up to rounding
+in the loss itself.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ParameterSpace:
         arrays = []
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
             where = "params" + jax.tree_util.keystr(path)
-            array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+            array = _array(leaf)
             if not jnp.issubdtype(array.dtype, jnp.floating):
                 raise InvalidArgument(
                     f"{where} has dtype {array.dtype}: parameters move in small steps, so they "
@@ -78,19 +78,16 @@ class ParameterSpace:
 
     def flatten(self, params: PyTree) -> Float[Array, " dim"]:
         """The flat float64 vector of `params`."""
-        leaves = jax.tree.leaves(params)
-        return jnp.concatenate(
-            [jnp.ravel(jnp.asarray(leaf)).astype(jnp.float64) for leaf in leaves]
-        )
+        flat = (jnp.ravel(jnp.asarray(leaf)) for leaf in jax.tree.leaves(params))
+        return jnp.concatenate([part.astype(jnp.float64) for part in flat])
 
     def unflatten(self, vector: Float[Any, "*rows dim"]) -> PyTree:
         """Parameters of the original structure, shapes and dtypes; of rows, with rows in front."""
         leaves, start = [], 0
         for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
-            stop = start + math.prod(shape)
-            part = vector[..., start:stop].reshape((*vector.shape[:-1], *shape))
-            leaves.append(part.astype(dtype))
-            start = stop
+            part = vector[..., start : start + math.prod(shape)]
+            leaves.append(part.reshape((*vector.shape[:-1], *shape)).astype(dtype))
+            start += math.prod(shape)
         return jax.tree.unflatten(self.structure, leaves)
 
 
@@ -101,15 +98,15 @@ def on_disk(data: PyTree) -> bool:
 
 def rounding(params: PyTree) -> float:
     """The norm of what rounding to their own dtypes can do to parameters; 0 for none."""
-    arrays = [
-        leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-        for leaf in jax.tree.leaves(params)
-    ]
-    squares = (
-        float(jnp.finfo(array.dtype).eps) ** 2 * float(np.sum(np.asarray(array, np.float64) ** 2))
-        for array in arrays
-    )
-    return math.sqrt(sum(squares))
+    squares = 0.0
+    for array in map(_array, jax.tree.leaves(params)):
+        size = float(np.sum(np.asarray(array, np.float64) ** 2))
+        squares += float(jnp.finfo(array.dtype).eps) ** 2 * size
+    return math.sqrt(squares)
+
+
+def _array(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
 
 
 def count_records(data: PyTree) -> int:
@@ -141,6 +138,13 @@ def count_records(data: PyTree) -> int:
     return number
 
 
+def shapes_of(params: PyTree, data: PyTree) -> tuple[PyTree, PyTree]:
+    """The shapes and dtypes of parameters and of one record, to trace a loss on."""
+    record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
+    struct = jax.ShapeDtypeStruct
+    return jax.tree.map(lambda leaf: struct(np.shape(leaf), np.asarray(leaf).dtype), params), record
+
+
 def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
     """Trace the loss on shapes alone; it must give one real number for each record, and only that.
 
@@ -154,12 +158,8 @@ def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
                 "numbers. Turn categories into features (blindstep.encode, with a public list), "
                 "text into codes (0, 1, 2, ...) and dates into days, or leave this part out."
             )
-    record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
-    shaped = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.asarray(leaf).dtype), params
-    )
     try:
-        traced, out = jax.make_jaxpr(loss, return_shape=True)(shaped, record)
+        traced, out = jax.make_jaxpr(loss, return_shape=True)(*shapes_of(params, data))
     except (
         jax.errors.ConcretizationTypeError,
         jax.errors.TracerArrayConversionError,
@@ -238,22 +238,18 @@ def put_everywhere(tree: PyTree, sharding: NamedSharding) -> PyTree:
 def spread(evaluate: Callable[..., Array], sharding: NamedSharding) -> Callable[..., Array]:
     """`evaluate`, such that a batch of calls (`jax.vmap`) is spread over devices like the records.
 
-    It is called for one record at a time; only when these calls are batched is there an axis to
-    spread. The values are the same.
+    Only when the calls for one record each are batched is there an axis to spread.
     """
 
     @custom_vmap
     def together(points: Array, record: PyTree) -> tuple[Array, PyTree]:
         return points, record
 
+    def constrain(value: Array, has: bool) -> Array:
+        return jax.lax.with_sharding_constraint(value, sharding) if has else value
+
     @together.def_vmap
     def _(size: int, batched: list[Any], points: Array, record: PyTree) -> tuple[Any, Any]:
-        del size
-        constrain = jax.tree.map(
-            lambda value, has: jax.lax.with_sharding_constraint(value, sharding) if has else value,
-            (points, record),
-            tuple(batched),
-        )
-        return constrain, tuple(batched)
+        return jax.tree.map(constrain, (points, record), tuple(batched)), tuple(batched)
 
     return lambda points, record: evaluate(*together(points, record))

@@ -1,18 +1,16 @@
 """Rehearsal: the loss and its gradients are tried on made-up records before anything is charged.
 
-A loss that fails for every record counts 0 for every record: the budget would be spent on noise. The
-run could not report it, because what a loss does with a record is secret. So it is tried first, at
-the start parameters, on records that are made up.
-
-A gradient can be missing, because JAX cannot differentiate the loss (whole numbers, callbacks, loops
-of unknown length). Or it can be useless: that of a staircase (a 0/1 loss, an accuracy, ranks) is 0
-wherever it exists.
+A loss that fails for every record would spend the budget on noise, and the run could not report it,
+because what a loss does with a record is secret. A gradient can be missing, because JAX cannot
+differentiate the loss, or useless: that of a staircase (a 0/1 loss, an accuracy, ranks) is 0 wherever
+it exists.
 
 Guarantee: only names, shapes and dtypes of the data are used, which are public; no value is read.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import tempfile
@@ -30,7 +28,7 @@ from blindstep.errors import InvalidArgument, LossNotFinite
 from blindstep.losses import isolation
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.portable import Reporting, Trial, reported, try_loss, words
-from blindstep.losses.pytrees import Loss, ParameterSpace
+from blindstep.losses.pytrees import Loss, ParameterSpace, shapes_of
 from blindstep.losses.silence import interrupt, silence
 
 # Zeros, ones, random shares in 0 .. 1, random normal numbers.
@@ -40,7 +38,7 @@ _ROWS = 2
 
 
 def made_up(data: PyTree, number: int = _NUMBER) -> PyTree:
-    """So many records with the structure, shapes and dtypes of `data`, and with nothing else of it.
+    """`number` records with the structure, shapes and dtypes of `data`, and with nothing else of it.
 
     The first is all 0 (False, empty text), the second all 1 (True, "a"), the third holds numbers
     between 0 and 1 and the others normal ones, from fixed seeds; whole numbers are 0 or 1.
@@ -75,14 +73,7 @@ def rehearse(
     vectorized: bool = False,
     timeout: float | None = None,
 ) -> None:
-    """Try a Python loss on made-up records, as the host driver calls it.
-
-    Args:
-        loss: the user's function.
-        params: the start parameters.
-        data: the records, of which names, shapes and dtypes are looked at.
-        vectorized: whether the loss takes rows of parameters and of records.
-        timeout: seconds for one call, which is then made in a process of its own.
+    """Try a Python loss on made-up records at the start parameters, as the host driver calls it.
 
     Raises:
         InvalidArgument: no made-up record got a real number, with what the loss said to the first.
@@ -113,11 +104,12 @@ def rehearse_compiled(
     record, or a gradient that sees nothing of the loss (InvalidArgument), and values or gradients that
     are never finite (`LossNotFinite`).
     """
-    records, value = made_up(data), _with_gradient if differentiated else _value
+    records = made_up(data)
 
     def attempt(place: int) -> Trial:
         record = jax.tree.map(lambda leaf: leaf[place], records)
-        return _here(lambda *given: np.asarray(value(loss, *given)), params, record, None)
+        value = functools.partial(_value, loss, differentiated)
+        return _here(lambda *given: np.asarray(value(*given)), params, record, None)
 
     what = "the loss or its gradient" if differentiated else "the loss"
     if _judge(attempt, data, what) and differentiated:
@@ -125,13 +117,10 @@ def rehearse_compiled(
 
 
 @eqx.filter_jit
-def _value(loss: Loss, params: PyTree, record: PyTree) -> Any:
-    return voiding(loss)(params, record)
-
-
-@eqx.filter_jit
-def _with_gradient(loss: Loss, params: PyTree, record: PyTree) -> Any:
-    """The value; not finite where the gradient is not."""
+def _value(loss: Loss, differentiated: bool, params: PyTree, record: PyTree) -> Any:
+    """The value; if it will be differentiated, not finite where the gradient is not."""
+    if not differentiated:
+        return voiding(loss)(params, record)
     value, gradient = jax.value_and_grad(voiding(loss))(params, record)
     return value + sum(0.0 * jnp.sum(leaf) for leaf in jax.tree.leaves(gradient))
 
@@ -153,9 +142,9 @@ def _apart(loss: Loss, params: PyTree, record: PyTree, rows: int | None, timeout
 
 
 def _judge(attempt: Callable[[int], Trial], data: PyTree, what: str = "the loss") -> bool:
-    """Refuse a loss that never gave a number; warn of one that never gave a finite one: `what`.
+    """Refuse a loss that never gave a number; warn of one that never gave a finite one.
 
-    Gives whether it gave one.
+    Returns whether it gave a finite number. `what` names the thing that is not finite.
     """
     trials: list[Trial] = []
     for place in range(_NUMBER):
@@ -204,12 +193,8 @@ def check_gradient(loss: Loss, params: PyTree, data: PyTree) -> None:
 
     What a gradient prints or calls back with (in a `jax.custom_vjp`) would pass by the noise.
     """
-    record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
-    shaped = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.asarray(leaf).dtype), params
-    )
     try:
-        traced = jax.make_jaxpr(jax.grad(voiding(loss)))(shaped, record)
+        traced = jax.make_jaxpr(jax.grad(voiding(loss)))(*shapes_of(params, data))
     except Exception as error:
         raise InvalidArgument(
             f"JAX cannot differentiate the loss: this raises {words(error)}. {_REMEDY}"

@@ -1,7 +1,6 @@
 """What a loss prints, logs or raises about a record is discarded; only Ctrl-C ends a run.
 
-For evaluations without a time limit, which run inside a worker or the user's own process. Everything is
-entered once for a task, not for each call.
+For evaluations without a time limit, which run inside a worker or the user's own process.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ class _Nowhere(io.TextIOWrapper):
 
 
 class _Silence:
-    """Standard output and error, warnings and logging go nowhere while anybody is inside.
+    """Standard output and error, warnings and logging go nowhere while any thread is inside.
 
-    Threads share these, so the first to come in turns them off and the last to leave turns them on.
+    Threads share these: the first to come in turns them off, and the last to leave turns them on.
     """
 
     def __init__(self) -> None:

@@ -24,10 +24,9 @@ from blindstep.ledger import fingerprints
 from blindstep.ledger.storage import Storage
 from blindstep.losses import isolation, rehearsal
 from blindstep.losses.data_frames import arrays_of
-from blindstep.losses.engines import Engine, Host
+from blindstep.losses.engines import Engine, Host, Task, Work, quietly
 from blindstep.losses.people import by_person_on_host
 from blindstep.losses.pytrees import Loss, ParameterSpace, count_records
-from blindstep.losses.tasks import Task, Work, quietly
 from blindstep.planning.plan import Plan
 from blindstep.run import planned
 from blindstep.run.ask_tell import Optimizer

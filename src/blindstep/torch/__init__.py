@@ -1,8 +1,5 @@
 """Private tuning of any PyTorch model, from its losses alone: no gradient, and inference memory.
 
-    import blindstep as bs
-    import blindstep.torch
-
     result = blindstep.torch.minimize(model, loss, data, privacy=bs.Privacy(epsilon=2, delta=1e-5))
     result.save("tuned.blindstep")                      # kilobytes
     blindstep.torch.load(base_model, "tuned.blindstep")  # the same weights, bit for bit

@@ -1,17 +1,18 @@
 """The losses of records at shifted weights: in batches of one size, in one of three ways.
 
-*Layer by layer*: each operation of the model gets its shifted weights in a scratch buffer. Always
-works.
-*Recorded*: the same on an NVIDIA device, recorded once as a CUDA graph and played again. Starting the
-operations one by one from Python takes longer than many a model's operations do.
+*Layer by layer*: each operation gets its shifted weights in a scratch buffer. Always works.
+*Recorded*: the same on an NVIDIA device, as a CUDA graph: Python starts operations one by one slowly.
 *Together*: several shifts of a small model as one batch (`torch.func.vmap`).
 
 Which way is taken follows from sizes, devices and made-up records, never from a record. All batches
-have the same shape: the last one repeats its last record. So what is recorded fits all of them, and a
-record's values do not depend on how many others there are.
+have the same shape: the last one repeats its last record.
 
 Guarantee: the values of a record depend on that record and on public numbers alone, if the loss of a
 record does not depend on the records beside it (`rehearsal` tries that on made-up ones).
+
+With several processes each has a copy of the model (`ModelGroup`): all evaluate their share of a batch,
+and all move alike. Batches are cut by size alone and dealt out in turn, so that the values, and with
+them the result, do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from blindstep.errors import InvalidArgument
 from blindstep.losses.silence import interrupt, silence
+from blindstep.processes.torch_group import TorchGroup
 from blindstep.torch.records import KINDS, Batch, Records, leaves, mapped, of_people
 from blindstep.torch.sign_ops import Shifts
-from blindstep.torch.weights import Weights
+from blindstep.torch.weights import Move, Weights
 
 # From the model and a batch to one number for each record.
 Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
@@ -117,20 +120,25 @@ class ModelEvaluator:
             groups = range(0, len(shifts), self._together)
             found = [self._at_once(batch, shifts[at : at + self._together]) for at in groups]
             return of_people(torch.cat(found), batch.used).T
+        return self._one_by_one(self._play or self._by_layer, batch, shifts)
+
+    def _one_by_one(
+        self, way: Callable[[Batch], torch.Tensor], batch: Batch, shifts: Sequence[Shift]
+    ) -> torch.Tensor:
         found = []
         for shift in shifts:
             self._shifts.fill(*shift)
-            found.append((self._play or self._by_layer)(batch))
+            found.append(way(batch))
         return of_people(torch.stack(found), batch.used).T
 
     def _by_layer(self, batch: Batch) -> torch.Tensor:
         with self._weights.probed(self._shifts):
-            return one_each(self._loss(self._weights.model, mapped(_itself, batch.rows)), batch)
+            return one_each(self._loss, self._weights.model, batch)
 
     def _at_once(self, batch: Batch, shifts: Sequence[Shift]) -> torch.Tensor:
         def one(own: list[torch.Tensor]) -> torch.Tensor:
             with self._weights.replaced(own, torch.clone):
-                return one_each(self._loss(self._weights.model, mapped(_itself, batch.rows)), batch)
+                return one_each(self._loss, self._weights.model, batch)
 
         seeds, amounts = np.stack([s.seeds for s in shifts]), np.stack([s.amounts for s in shifts])
         return torch.func.vmap(one)(self._weights.stacked(seeds, amounts))
@@ -199,11 +207,7 @@ class ModelEvaluator:
         try:
             with torch.inference_mode():
                 found = self.of_batch(batch, shifts)
-                wanted = []
-                for shift in shifts:
-                    self._shifts.fill(*shift)
-                    wanted.append(self._by_layer(batch))
-                expected = of_people(torch.stack(wanted), batch.used).T
+                expected = self._one_by_one(self._by_layer, batch, shifts)
         except Exception:
             return False
         found, expected = found.double().cpu(), expected.double().cpu()
@@ -211,12 +215,11 @@ class ModelEvaluator:
         largest = float((expected[:, 1:] - expected[:, :1]).nan_to_num(0.0).abs().max())
         size = float(expected.nan_to_num(0.0).abs().max())
         rounding = _ROUNDING * float(torch.finfo(self._weights.tensors[0].dtype).eps) * size
-        return torch.allclose(
-            found, expected, rtol=0.0, atol=_ALIKE * largest + rounding, equal_nan=True
-        )
+        most = _ALIKE * largest + rounding
+        return torch.allclose(found, expected, rtol=0.0, atol=most, equal_nan=True)
 
     def tried(self, share: float, number: int) -> list[Shift]:
-        """No shift, and so many by a share of the usual size of each parameter's numbers."""
+        """No shift, and `number` shifts by a share of the usual size of each parameter's numbers."""
         chance, amounts = np.random.default_rng(0), share * self._weights.sizes_of_numbers()
         made = [Shift(chance.integers(2**63, size=len(amounts)), amounts) for _ in range(number)]
         return [Shift(made[0].seeds, np.zeros(len(amounts))), *made]
@@ -228,18 +231,83 @@ class ModelEvaluator:
             return self.of_batch(batch, shifts).double().cpu()
 
 
-def _itself(leaf: torch.Tensor) -> torch.Tensor:
-    return leaf
-
-
-def one_each(value: Any, batch: Batch) -> torch.Tensor:
+def one_each(loss: Loss, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """The loss of a batch, if it is one real number for each of its rows; raises else."""
+    value: Any = loss(model, mapped(lambda leaf: leaf, batch.rows))
     number = len(leaves(batch.rows)[0])
-    if not isinstance(value, torch.Tensor) or value.shape != (number,) or value.is_complex():
-        what = (
-            f"a tensor of shape {tuple(value.shape)} and type {value.dtype}"
-            if isinstance(value, torch.Tensor)
-            else type(value).__name__
-        )
-        raise ValueError(f"the loss gave {what} for {number} records")
-    return value
+    if isinstance(value, torch.Tensor):
+        if value.shape == (number,) and not value.is_complex():
+            return value
+        what = f"a tensor of shape {tuple(value.shape)} and type {value.dtype}"
+    else:
+        what = type(value).__name__
+    raise ValueError(f"the loss gave {what} for {number} records")
+
+
+class ModelGroup(TorchGroup):
+    """The processes of a run on a model, seen from one of them.
+
+    Attributes:
+        weights: those of this process's copy of the model.
+        evaluator: evaluates records with this process's copy.
+    """
+
+    evaluator: ModelEvaluator
+
+    def __init__(self, weights: Weights) -> None:
+        """Take part; the model must be the same in all processes."""
+        super().__init__()
+        self.weights, self._start = weights, weights.copies()
+
+    def values(
+        self, rows: Int[np.ndarray, " batch"], shifts: Sequence[Shift]
+    ) -> Float[np.ndarray, "batch shifts"]:
+        """The loss of these records at each shift, evaluated by all processes. Process 0 asks."""
+        if not len(rows):  # an empty secret batch
+            return np.empty((0, len(shifts)))
+        self.order("values", rows, shifts)
+        return self._evaluate(rows, shifts)
+
+    def move(self, move: Move) -> None:
+        """Move the weights in all processes."""
+        self.order("move", move)
+        self.weights.move(move)
+
+    def put_back(self) -> None:
+        """Put the weights of all processes back to where they were at first."""
+        self.order("put back")
+        self.weights.put_back(self._start)
+
+    def obey(self, word: str, *about: Any) -> None:
+        """Evaluate or move, as process 0 does."""
+        if word == "move":
+            self.weights.move(*about)
+        elif word == "put back":
+            self.weights.put_back(self._start)
+        else:
+            self._evaluate(*about)
+
+    def __enter__(self) -> ModelGroup:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        """After an error the weights are as they were, and the others stop, too."""
+        if kind is not None:
+            self.weights.put_back(self._start)
+        super().__exit__(kind, error, trace)
+
+    def _evaluate(
+        self, rows: Int[np.ndarray, " batch"], shifts: Sequence[Shift]
+    ) -> Float[np.ndarray, "batch shifts"]:
+        size = self.evaluator.batch
+        batches = [rows[start : start + size] for start in range(0, len(rows), size)]
+        own = [self.evaluator.values(each, shifts) for each in batches[self.rank :: self.number]]
+        every = self.gather("values", own)
+        if every is None:
+            return np.empty((0, len(shifts)))
+        dealt = [every[n % self.number][n // self.number] for n in range(len(batches))]
+        if any(len(part) != len(own) for part, own in zip(dealt, batches, strict=True)):
+            raise InvalidArgument(
+                "a process gave the values of other records than it was asked for."
+            )
+        return np.concatenate(dealt)

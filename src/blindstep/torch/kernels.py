@@ -94,17 +94,12 @@ def sum_signs(
 
 
 def add_signs(
-    source: torch.Tensor,
-    seeds: torch.Tensor,
-    amounts: torch.Tensor,
-    number: int,
-    out: torch.Tensor,
+    source: torch.Tensor, seeds: torch.Tensor, amounts: torch.Tensor, number: int, out: torch.Tensor
 ) -> torch.Tensor:
     """As `signs.add_signs`."""
     wide = tl.float64 if out.dtype == torch.float64 else tl.float32
-    grid = (triton.cdiv(source.numel(), 64 * _WORDS),)
+    size = source.numel()
+    grid = (triton.cdiv(size, 64 * _WORDS),)
     with torch.cuda.device(source.device):
-        _add_signs[grid](
-            source, out, source.numel(), seeds, amounts, number, WORDS=_WORDS, WIDE=wide
-        )
+        _add_signs[grid](source, out, size, seeds, amounts, number, WORDS=_WORDS, WIDE=wide)
     return out

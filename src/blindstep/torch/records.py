@@ -20,7 +20,7 @@ from blindstep.losses.rehearsal import made_up
 from blindstep.losses.silence import interrupt, silence
 from blindstep.private.accounting import RECORD
 
-# Of made-up records.
+# Kinds of made-up records.
 KINDS = (0, 1, 2, 3, 4)
 _LARGE = 1e3
 Collate = Callable[[list[Any]], Any]
@@ -43,10 +43,7 @@ class Records:
     """
 
     def __init__(
-        self,
-        data: Any,
-        collate: Collate | None = None,
-        people: People | None = None,
+        self, data: Any, collate: Collate | None = None, people: People | None = None
     ) -> None:
         """Take over tensors or arrays, or make tensors of a data set, record by record."""
         self._table, void = _table(data, collate)
@@ -174,11 +171,7 @@ def _collated(data: Any, collate: Collate) -> tuple[PyTree, np.ndarray]:
     columns: dict[str, list[torch.Tensor]] = {path: [] for path in found}
     for each in made:
         own = found if each is None else _paths(each)
-        if own.keys() != found.keys() or any(
-            (torch.as_tensor(own[path]).shape, torch.as_tensor(own[path]).dtype)
-            != (torch.as_tensor(leaf).shape, torch.as_tensor(leaf).dtype)
-            for path, leaf in found.items()
-        ):
+        if _forms(own) != _forms(found):
             raise InvalidArgument(
                 "collate made records of different shapes, types or names. Pad all of them to one "
                 "length that you choose without looking at the records, such as "
@@ -201,6 +194,11 @@ def _paths(tree: PyTree, path: str = "") -> dict[str, Any]:
     else:
         return {path: tree}
     return {name: leaf for part in parts for name, leaf in part.items()}
+
+
+def _forms(found: dict[str, Any]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    tensors = {path: torch.as_tensor(leaf) for path, leaf in found.items()}
+    return {path: (tensor.shape, tensor.dtype) for path, tensor in tensors.items()}
 
 
 def _checked(leaf: Any) -> Any:

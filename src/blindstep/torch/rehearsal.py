@@ -13,11 +13,11 @@ import torch
 from blindstep.errors import InvalidArgument, LossNotFinite, RunsInEvaluationMode
 from blindstep.losses.silence import interrupt, silence
 from blindstep.torch.evaluate import Loss, ModelEvaluator, one_each
-from blindstep.torch.records import KINDS, Batch, Records, leaves, mapped
+from blindstep.torch.records import KINDS, Batch, Records, leaves
 from blindstep.torch.weights import Weights
 
-# How much the loss of a record may change with the records beside it, as a share of all: the shapes and
-# the record's place are the same, so that not even roundings differ.
+# How much the loss of a record may change with the records beside it, as a share of all losses: shapes
+# and places are the same, so that not even roundings differ.
 _ROUNDING = 1e-5
 _FAR, _OFTEN = 3.0, 8
 _SWITCH = (
@@ -142,8 +142,7 @@ def _told(weights: Weights, loss: Loss, batch: Batch) -> torch.Tensor | BaseExce
         found: torch.Tensor | BaseException
         try:
             with np.errstate(all="ignore"), weights.untouched():
-                rows = mapped(lambda leaf: leaf, batch.rows)
-                found = one_each(loss(weights.model, rows), batch).double().cpu()
+                found = one_each(loss, weights.model, batch).double().cpu()
         except BaseException as error:
             found = error
         interrupt.passed_on()

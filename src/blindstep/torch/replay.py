@@ -40,7 +40,7 @@ _BITS = 24
 class ModelPath(eqx.Module):
     """What was released and chosen, step by step: all that a path of weights is made of. Public.
 
-    Arrays have a row for each step of the run; those of steps to come are 0. Delta after step n is
+    Arrays have a row for each step; rows of steps to come are 0. Delta after step n is
     keep[n] Delta + along[n] g_n, the next gradient is wanted at w = x + fraction[n] Delta, and kept[n]
     is 0 where a learner that starts afresh drops that move.
     """
@@ -102,8 +102,7 @@ class Replay:
         every, whole, scale = self._whole(path, factors)
         if scale == 0.0:
             return 0.0
-        norm = weights.norm(every, whole) * scale / 2.0 ** (_BITS - 1)
-        return norm / math.sqrt(self.plan.dim)
+        return weights.norm(every, whole) * scale / 2.0 ** (_BITS - 1) / math.sqrt(self.plan.dim)
 
     def inner(
         self, path: ModelPath, one: dict[int, float], two: dict[int, float], weights: Weights
@@ -114,18 +113,15 @@ class Replay:
         )
         if scale_1 == 0.0 or scale_2 == 0.0:
             return 0.0
-        found = weights.inner((seeds_1, whole_1), (seeds_2, whole_2))
-        return (
-            found * (scale_1 / 2.0 ** (_BITS - 1)) * (scale_2 / 2.0 ** (_BITS - 1)) / self.plan.dim
-        )
+        found, unit = weights.inner((seeds_1, whole_1), (seeds_2, whole_2)), 2.0 ** (_BITS - 1)
+        return found * (scale_1 / unit) * (scale_2 / unit) / self.plan.dim
 
     def _whole(
         self, path: ModelPath, factors: dict[int, float]
     ) -> tuple[Int[np.ndarray, "q tensors"], Float[np.ndarray, " q"], float]:
         """Seeds and whole-number weights of a sum, and the size that 2^23 stands for."""
-        wanted = np.concatenate(
-            [np.asarray(path.releases[n]) * factor for n, factor in factors.items()]
-        )
+        parts = [np.asarray(path.releases[n]) * factor for n, factor in factors.items()]
+        wanted = np.concatenate(parts)
         size = math.fsum(abs(each) for each in wanted)
         every = np.concatenate([self._seeds(n)[:-1] for n in factors])
         whole = np.rint(wanted * (2.0 ** (_BITS - 1) / size)) if size else wanted
@@ -139,9 +135,8 @@ class Replay:
         if number and path.fraction[number - 1] != 1.0:
             rest = 1.0 - float(path.fraction[number - 1])
             yield from self.along_move(path, number - 1, rest * float(path.kept[number - 1]))
-        yield from self.along_move(
-            path, number, float(path.fraction[number]) * float(path.kept[number])
-        )
+        share = float(path.fraction[number]) * float(path.kept[number])
+        yield from self.along_move(path, number, share)
 
     def to_round(self, path: ModelPath, number: int) -> Iterator[Move]:
         """The moves from the start to the mean of a round's points."""
@@ -160,14 +155,11 @@ class Replay:
         """A share of the move that was chosen after step `number`; nothing for no share."""
         if share == 0.0:
             return
-        factors = factors_of(path, number)
-        root = math.sqrt(self.plan.dim)
-        wanted = np.concatenate(
-            [
-                np.asarray(path.releases[n])[:, None] * (share * factor / root * self.lengths)
-                for n, factor in factors.items()
-            ]
-        )
+        factors, root, parts = factors_of(path, number), math.sqrt(self.plan.dim), []
+        for n, factor in factors.items():
+            amounts = share * factor / root * self.lengths
+            parts.append(np.asarray(path.releases[n])[:, None] * amounts)
+        wanted = np.concatenate(parts)
         sums = [math.fsum(map(abs, column)) for column in wanted.T]
         # The least power of two in which the sum of all sizes has at most 24 bits, roundings included.
         unit = np.array([math.ldexp(1.0, math.frexp(each)[1] + 1 - _BITS) for each in sums])

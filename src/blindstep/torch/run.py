@@ -34,8 +34,7 @@ from blindstep.run.calibration import (
 )
 from blindstep.run.loop import Run
 from blindstep.run.progress import RunProgress
-from blindstep.torch.evaluate import Shift
-from blindstep.torch.group import ModelGroup
+from blindstep.torch.evaluate import ModelGroup, Shift
 from blindstep.torch.replay import ModelPath, ModelSpace, Replay, calibration_shifts
 
 # How much longer a tensor's unit may be than that of the largest one, were it as large.

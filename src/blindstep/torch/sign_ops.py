@@ -1,4 +1,4 @@
-"""Signs of `estimate.signs` in PyTorch: the same integers on every device, made where they are used."""
+"""Signs of `estimate.directions` in PyTorch: the same integers on every device, made where used."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ class Shifts:
     """
 
     def __init__(self, number: int) -> None:
-        """So many pairs, all with amount 0."""
+        """`number` pairs, all with amount 0."""
         self._seeds, self._amounts = np.zeros(number, np.int64), np.zeros(number, np.float32)
         self._placed: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def fill(self, seeds: Int[np.ndarray, "..."], amounts: Float[np.ndarray, "..."]) -> None:
         """Replace all pairs. Seeds are 64 bits, as signed numbers; amounts are rounded to float32."""
         self._seeds, self._amounts = seeds.ravel(), amounts.ravel().astype(np.float32)
-        for placed in self._placed.values():
-            self._copy(placed)
+        for to_seeds, to_amounts in self._placed.values():
+            to_seeds.copy_(torch.from_numpy(self._seeds))
+            to_amounts.copy_(torch.from_numpy(self._amounts))
 
     def __len__(self) -> int:
         return len(self._seeds)
@@ -41,16 +42,9 @@ class Shifts:
     def on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Seeds and amounts in the memory of a device."""
         if device not in self._placed:
-            size = len(self._seeds)
-            seeds = torch.empty(size, dtype=torch.int64, device=device)
-            made = (seeds, torch.empty(size, dtype=torch.float32, device=device))
-            self._copy(made)
-            self._placed[device] = made
+            seeds, amounts = torch.from_numpy(self._seeds), torch.from_numpy(self._amounts)
+            self._placed[device] = seeds.to(device, copy=True), amounts.to(device, copy=True)
         return self._placed[device]
-
-    def _copy(self, placed: tuple[torch.Tensor, torch.Tensor]) -> None:
-        for to, numbers in zip(placed, (self._seeds, self._amounts), strict=True):
-            to.copy_(torch.from_numpy(numbers))
 
 
 def add_signs(source: torch.Tensor, shifts: Shifts, number: int, out: torch.Tensor) -> torch.Tensor:
@@ -60,10 +54,8 @@ def add_signs(source: torch.Tensor, shifts: Shifts, number: int, out: torch.Tens
     addition, and rounded to the type of `out`. So the result is the same, bit for bit, on every device.
     `source` and `out` are contiguous.
     """
-    if source.is_cuda:
-        kernels = _kernels()
-        if kernels is not None:
-            return kernels.add_signs(source, *shifts.on(source.device), number, out)
+    if source.is_cuda and (kernels := _kernels()) is not None:
+        return kernels.add_signs(source, *shifts.on(source.device), number, out)
     _add_signs(source.view(-1), *shifts[number], out.view(-1), 0)
     return out
 
@@ -90,8 +82,7 @@ def sum_signs(
     `out` is the part of a tensor that begins at element `first`, a multiple of 64.
     """
     every = range(number, len(shifts), apart)
-    kernels = _kernels() if out.is_cuda else None
-    if kernels is not None:
+    if out.is_cuda and (kernels := _kernels()) is not None:
         pairs = shifts.on(out.device)
         return kernels.sum_signs(out, first // BITS, *pairs, number, apart, len(every))
     out.zero_()
@@ -150,8 +141,7 @@ def round_at_random(
     the part of a tensor that begins at element `first`, a multiple of 4.
     """
     spare = 16 if dtype == torch.bfloat16 else 13  # places of float32 that the type does not have
-    kernels = _kernels() if value.is_cuda else None
-    if kernels is not None:
+    if value.is_cuda and (kernels := _kernels()) is not None:
         out = torch.empty(value.shape, dtype=dtype, device=value.device)
         return kernels.round_at_random(value.contiguous(), out, first // 4, seed, spare)
     bits = value.contiguous().view(torch.int32).view(-1)

@@ -1,9 +1,7 @@
-"""What a run on a network returns: the model is the answer, and a small file is all that it takes.
+"""What a run on a network returns, and its file of kilobytes: what was released, and from which model.
 
-A tuned model as a file of kilobytes: what was released, and which model it belongs to.
-
-One line of JSON that ends with its own SHA-256. Released numbers are little-endian float64 in base64,
-so that they come back bit for bit.
+The file is one line of JSON that ends with its own SHA-256. Released numbers are little-endian float64
+in base64, so that they come back bit for bit.
 """
 
 from __future__ import annotations
@@ -62,13 +60,8 @@ class TunedModel:
 
         It holds public numbers alone: key, plan, units and released numbers, and no weight.
         """
-        write(
-            path,
-            TunedFile(
-                *(self.base, self.tuned, self.names, self.sizes, self.best_round),
-                *(self._replay, self._path, str(self.privacy)),
-            ),
-        )
+        about = (self.base, self.tuned, self.names, self.sizes, self.best_round)
+        write(path, TunedFile(*about, self._replay, self._path, str(self.privacy)))
 
     def __str__(self) -> str:
         return (
@@ -100,19 +93,12 @@ def write(path: str | os.PathLike[str], tuned: TunedFile) -> None:
     """Write the file, whole or not at all."""
     replay = tuned.replay
     body = {
-        "kind": _KIND,
-        "version": _VERSION,
-        "base": tuned.base,
-        "tuned": tuned.tuned,
-        "names": list(tuned.names),
-        "sizes": list(tuned.sizes),
-        "round": tuned.round,
+        **{"kind": _KIND, "version": _VERSION, "base": tuned.base, "tuned": tuned.tuned},
+        **{"names": list(tuned.names), "sizes": list(tuned.sizes), "round": tuned.round},
         "public_key": [int(word) for word in replay.public],
         "plan": replay.plan.to_json(),
         "lengths": _text(replay.lengths),
-        "unit": replay.unit,
-        "jumps": replay.jumps,
-        "widening": replay.widening,
+        **{name: getattr(replay, name) for name in ("unit", "jumps", "widening")},
         **{name: _text(np.asarray(getattr(tuned.path, name))) for name in _OF_STEPS},
         "privacy": tuned.privacy,
     }
@@ -172,14 +158,9 @@ def _tuned(body: dict[str, Any]) -> TunedFile:
     keep, along, fraction, kept = rest
     released = releases.reshape(steps, plan.directions)
     path = ModelPath(released, keep, along, fraction, kept, np.asarray(steps))
-    replay = Replay(
-        plan,
-        np.array(body["public_key"], np.uint32),
-        _numbers(body["lengths"]),
-        float(body["unit"]),
-        bool(body["jumps"]),
-        float(body["widening"]),
-    )
+    public, lengths = np.array(body["public_key"], np.uint32), _numbers(body["lengths"])
+    scales = float(body["unit"]), bool(body["jumps"]), float(body["widening"])
+    replay = Replay(plan, public, lengths, *scales)
     counts = {len(each) for each in rest} == {steps} and len(replay.lengths) == len(body["names"])
     finite = all(np.all(np.isfinite(each)) for each in (releases, *rest, replay.lengths))
     if not counts or not finite or not 0 <= int(body["round"]) < plan.rounds:

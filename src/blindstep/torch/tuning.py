@@ -29,8 +29,7 @@ from blindstep.run.planned import Call, planned, problem_of, ready
 from blindstep.run.progress import ends_in_one_line
 from blindstep.run.result import history_of
 from blindstep.torch import rehearsal, tuned_model
-from blindstep.torch.evaluate import Loss, ModelEvaluator
-from blindstep.torch.group import ModelGroup
+from blindstep.torch.evaluate import Loss, ModelEvaluator, ModelGroup
 from blindstep.torch.records import Collate, Records
 from blindstep.torch.run import run
 from blindstep.torch.tuned_model import TunedModel
@@ -140,10 +139,7 @@ def minimize(
 
 @answers_typos
 def plan(
-    model: torch.nn.Module,
-    records: int,
-    privacy: Privacy,
-    method: Method | None = None,
+    model: torch.nn.Module, records: int, privacy: Privacy, method: Method | None = None
 ) -> Plan:
     """The plan of a run on this number of records, for `minimize`: see what it does beforehand.
 
@@ -181,7 +177,9 @@ def _lead(
     progress: bool | None,
 ) -> TunedModel:
     """The whole run, in the process that owns the gate; `base` is the fingerprint of the start."""
-    known = _known(base, records, storage)
+    # What must be the same on resuming; of data that are not to be stored, nothing is read.
+    start = np.frombuffer(bytes.fromhex(base), np.uint8)
+    known = fingerprints.of_questions(None, start, records.arrays if storage else ())
     replay, path, info, seeded = run(plan, group, storage, known, seed, records.unit, progress)
     history = history_of(plan, info, replay.unit)
     best = result.best_round(history)
@@ -192,13 +190,6 @@ def _lead(
     names, sizes = tuple(group.weights.names), group.weights.sizes
     tuned = group.weights.fingerprint()
     return TunedModel(said, plan, history, best, base, tuned, names, sizes, replay, path)
-
-
-def _known(base: str, records: Records, storage: Storage) -> fingerprints.Fingerprints:
-    """What must be the same on resuming; of data that are not to be stored, nothing is read."""
-    arrays = records.arrays if storage else ()
-    start = np.frombuffer(bytes.fromhex(base), np.uint8)
-    return fingerprints.of_questions(None, start, arrays)
 
 
 def _plan_for(call: Call, weights: Weights, records: Records, effort: Callable[[], int]) -> Plan:

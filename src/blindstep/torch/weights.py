@@ -1,9 +1,9 @@
 """The parameters of a model that a run tunes: probed in scratch buffers, moved between steps.
 
-A probe never writes to the model. For its time every tuned parameter is replaced by a stand-in
-(`Probed`), which has the shape of the parameter and no numbers. Whatever operation of PyTorch it meets
-gets w + amount x signs instead, made for that operation in a buffer of the parameter's own size. So no
-list of supported layers is needed, and parameters that are used in several places move together.
+A probe never writes to the model. While it lasts every tuned parameter is replaced by a stand-in
+(`Probed`), which has its shape and no numbers. Every operation of PyTorch gets w + amount x signs
+instead, made for that operation in a buffer. So any layer is supported, and parameters that are used in
+several places move together.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class StandIn(torch.Tensor):
     @staticmethod
     def __new__(cls, source: torch.Tensor, *_: Any) -> Any:
         """A tensor of the shape of `source`; a parameter, if that is one."""
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, source.shape, dtype=source.dtype, device=source.device
-        )
+        like = {"dtype": source.dtype, "device": source.device}
+        made = torch.Tensor._make_wrapper_subclass(cls, source.shape, **like)
         made._is_param = isinstance(source, torch.nn.Parameter)  # what isinstance looks at
         return made
 
@@ -121,8 +120,8 @@ class Weights:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
-        found = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-        found = [(name, each) for name, each in found if each.numel()]
+        tuned = ((name, each) for name, each in model.named_parameters() if each.requires_grad)
+        found = [(name, each) for name, each in tuned if each.numel()]
         if not found:
             raise InvalidArgument(
                 "no parameter of the model requires a gradient, and these are what is tuned: call "
@@ -162,9 +161,8 @@ class Weights:
                     "them is tuned: tie them by using one Parameter in both places."
                 )
         for name, each in zip(self.names, self.tensors, strict=True):
-            if each.is_inference() or any(
-                n > 1 and s == 0 for n, s in zip(each.shape, each.stride(), strict=True)
-            ):
+            strides = zip(each.shape, each.stride(), strict=True)
+            if each.is_inference() or any(n > 1 and s == 0 for n, s in strides):
                 raise InvalidArgument(
                     f"{name} cannot be moved: it was expanded, or made in inference mode. Clone it."
                 )
@@ -246,9 +244,7 @@ class Weights:
         found = []
         for tensor, each in enumerate(self.tensors):
             source = each.detach().contiguous()
-            stack = torch.empty(
-                (len(seeds), *source.shape), dtype=source.dtype, device=source.device
-            )
+            stack = source.new_empty((len(seeds), *source.shape))
             for shift, out in enumerate(stack):
                 add_signs(source, shifts, shift * number + tensor, out)
             found.append(stack)
@@ -266,8 +262,7 @@ class Weights:
 
     def norm(self, seeds: Seeds, weights: Float[np.ndarray, " q"]) -> float:
         """|sum_j weights_j s_j| over all parameters; the weights are whole numbers as in `Move`."""
-        every = np.broadcast_to(weights[:, None], (len(weights), len(self.tensors)))
-        shifts = _shifts(seeds, every)
+        shifts = _shifts(seeds, np.broadcast_to(weights[:, None], seeds.shape))
         norms = [
             torch.linalg.vector_norm(self._sum(number, shifts, first, part), dtype=torch.float64)
             for number, each in enumerate(self.tensors)
@@ -284,19 +279,13 @@ class Weights:
         two: tuple[Int[np.ndarray, "q tensors"], Float[np.ndarray, " q"]],
     ) -> float:
         """The inner product of two such sums over all parameters."""
-        first, second = (
-            _shifts(seeds, np.broadcast_to(weights[:, None], seeds.shape))
-            for seeds, weights in (one, two)
-        )
-        found = [
-            torch.sum(
-                self._sum(number, first, start, part).double()
-                * self._sum(number, second, start, part).double()
-            )
-            for number, each in enumerate(self.tensors)
-            for start, part in _parts(each)
-        ]
-        return math.fsum(float(each) for each in found)
+        both = [_shifts(seeds, np.broadcast_to(w[:, None], seeds.shape)) for seeds, w in (one, two)]
+        found = []
+        for number, each in enumerate(self.tensors):
+            for start, part in _parts(each):
+                a, b = (self._sum(number, shifts, start, part).double() for shifts in both)
+                found.append(torch.sum(a * b))
+        return math.fsum(map(float, found))
 
     def move(self, move: Move) -> None:
         """Add unit x sum_j weights_j s_j to each parameter.
@@ -323,7 +312,7 @@ class Weights:
         return sum_signs(total, shifts, number, len(self.tensors), first)
 
     def fingerprint(self) -> str:
-        """SHA-256 of names, shapes, types and numbers of all parameters and buffers of the model."""
+        """SHA-256 of the names, shapes, types and numbers of all parameters and buffers."""
         digest = hashlib.sha256()
         for name, each in sorted(self.model.state_dict(keep_vars=True).items()):
             if not isinstance(each, torch.Tensor):
@@ -336,10 +325,7 @@ class Weights:
 
 
 def _parts(each: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """A parameter in parts, each with its first place: only the numbers of a part are widened at once.
-
-    One that does not lie in a row is one part.
-    """
+    """A parameter in parts, each with its first place; one that does not lie in a row is one part."""
     if not each.is_contiguous():
         yield 0, each
         return
@@ -349,9 +335,8 @@ def _parts(each: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
 
 def _square(each: torch.Tensor) -> float:
     # In a wider type the whole would take up to four times the memory that it has.
-    norms = [
-        torch.linalg.vector_norm(part, dtype=torch.float64) for _, part in _parts(each.detach())
-    ]
+    parts = (part for _, part in _parts(each.detach()))
+    norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
     return float(torch.stack(norms).square().sum())
 
 

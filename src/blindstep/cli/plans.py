@@ -1,7 +1,4 @@
-"""`blindstep audit`: is a plan as private as it says, when its own code runs?
-
-`blindstep report`: a run directory as a page for people.
-"""
+"""Commands that need no records: `privacy`, `plan`, `audit` and `report`."""
 
 from __future__ import annotations
 
@@ -11,17 +8,62 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from blindstep.cli import planning
-from blindstep.cli.choices import with_choices
-from blindstep.cli.common import AsJson, fail, print_json
-from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.cli import AsJson, Delta, Epsilon, Mu, print_json
+from blindstep.cli.choices import method_from, with_choices
+from blindstep.errors import InvalidArgument
 from blindstep.insight import audit as auditing
 from blindstep.insight.audit_bounds import audit_table, save_plot
 from blindstep.insight.report import report_run_directory
+from blindstep.insight.tables import plan_table, privacy_numbers, privacy_table
 from blindstep.ledger.files import read_file
 from blindstep.ledger.storage import PLAN
+from blindstep.planning.checks import doubts
 from blindstep.planning.plan import Plan
+from blindstep.planning.planner import plan as make_plan
 from blindstep.private.statement import DEFAULT_DELTA, Privacy
+
+
+def privacy(
+    mu: Mu = None, epsilon: Epsilon = None, delta: Delta = DEFAULT_DELTA, as_json: AsJson = False
+) -> None:
+    """Convert a privacy budget, exactly: mu to epsilon, or epsilon to mu."""
+    budget = Privacy(epsilon, delta, mu=mu)
+    if as_json:
+        print_json(privacy_numbers(budget))
+    else:
+        Console().print(privacy_table(budget))
+
+
+def plan(
+    dim: Annotated[int, typer.Option(help="Number of parameters.")],
+    records: Annotated[int | None, typer.Option(help="Number of records.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Stationarity wanted: gives the records it takes.")
+    ] = None,
+    mu: Mu = None,
+    epsilon: Epsilon = None,
+    delta: Delta = DEFAULT_DELTA,
+    as_json: AsJson = False,
+    **choices: Any,
+) -> None:
+    """Plan a run: every number of it, what it costs and what it certifies.
+
+    Without --radius: the run that finds its own scales.
+    """
+    sizes = {"dim": dim, "records": records, "tolerance": tolerance}
+    made = make_plan(method_from(choices), privacy=Privacy(epsilon, delta, mu=mu), **sizes)
+    if as_json:
+        print_json(made.to_dict())
+        return
+    console = Console()
+    console.print(plan_table(made))
+    for note in made.notes:
+        console.print(f"- {note}", style="bold red" if note.startswith("VACUOUS") else None)
+    for doubt in doubts(made):
+        console.print(f"- HOPELESS: {doubt}", style="bold red")
+
+
+plan = with_choices(plan)
 
 # What is audited where nothing is said: each value belongs to an option and is used only if the
 # others of its row are left out too, since they say the same in other words.
@@ -54,13 +96,13 @@ def audit(
 
     Takes the options of `blindstep plan`, or a plan. Exit code 1 if the claim is broken.
     """
-    try:
-        plan = _read(plan_file, choices) if plan_file else _described(choices)
-        found = auditing.audit(plan, attack=attack, pairs=pairs, confidence=confidence, seed=seed)
-        if plot is not None:
-            _draw(found, plot)
-    except BlindstepError as error:
-        fail(error, as_json)
+    plan = _read(plan_file, choices) if plan_file else _described(choices)
+    found = auditing.audit(plan, attack=attack, pairs=pairs, confidence=confidence, seed=seed)
+    if plot is not None:
+        try:
+            save_plot(found, plot)
+        except (OSError, ValueError) as error:
+            raise InvalidArgument(f"the picture {plot} cannot be written: {error}.") from error
     if as_json:
         print_json(found.to_dict())
     else:
@@ -83,7 +125,7 @@ def _described(choices: dict[str, Any]) -> Plan:
         options["horizon"] = 16
     mu, epsilon, delta = (options.pop(name) for name in ("mu", "epsilon", "delta"))
     sizes = {name: options.pop(name) for name in ("dim", "records", "tolerance")}
-    return planning.plan_from(Privacy(epsilon, delta, mu=mu), sizes, options)
+    return make_plan(method_from(options), privacy=Privacy(epsilon, delta, mu=mu), **sizes)
 
 
 def _read(path: str, options: dict[str, Any]) -> Plan:
@@ -103,14 +145,7 @@ def _read(path: str, options: dict[str, Any]) -> Plan:
         raise InvalidArgument(f"{file_name}: {error}") from error
 
 
-def _draw(found: auditing.Audit, path: str) -> None:
-    try:
-        save_plot(found, path)
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"the picture {path} cannot be written: {error}.") from error
-
-
-audit = with_choices(audit, planning.plan)
+audit = with_choices(audit, plan)
 
 
 def report(
@@ -128,10 +163,7 @@ def report(
 
     The run directory holds the noise key, so the page goes beside it, not into it.
     """
-    try:
-        path = report_run_directory(directory, out, title=title, ledger=ledger)
-    except BlindstepError as error:
-        fail(error, as_json)
+    path = report_run_directory(directory, out, title=title, ledger=ledger)
     if as_json:
         print_json({"report": str(path)})
     else:
