@@ -1,4 +1,4 @@
-"""Who may do what, and how often: tokens with scopes, dashboard sessions, limits on rate and body size.
+"""Who may do what, and how often: tokens with scopes, dashboard sessions, limits on the rate.
 
 A token is 32 random bytes. The database holds its keyed hash, so neither the database nor its backup
 opens anything. Scopes: *admin* does everything; *site* asks for one study and reads its state;
@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindstep.errors import BlindstepError
 from blindstep.serve import schema
@@ -165,47 +164,3 @@ class Rate:
         if left < 1.0:
             raise TooMany("too many requests: try again in a second.")
         return left, now
-
-
-class BodyLimit:
-    """Refuses a body that is longer than allowed, before it is read to its end."""
-
-    def __init__(self, app: ASGIApp, usual: int, bulk: int) -> None:
-        self._app, self._usual, self._bulk = app, usual, bulk
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with its body counted."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        most = self._bulk if scope["path"] == "/v1/answers/bulk" else self._usual
-        claimed = dict(scope["headers"]).get(b"content-length", b"0")
-        if not claimed.isdigit() or int(claimed) > most:
-            await _refuse(send)
-            return
-        begun, seen = False, 0
-
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            return message if seen <= most else {"type": "http.disconnect"}
-
-        async def noted(message: Message) -> None:
-            nonlocal begun
-            if seen <= most or begun:  # what the app says of a body that was cut off is not sent
-                begun = True
-                await send(message)
-
-        try:
-            await self._app(scope, counted, noted)
-        finally:
-            if seen > most and not begun:
-                await _refuse(send)
-
-
-async def _refuse(send: Send) -> None:
-    body = b'{"error":{"code":"too_large","message":"the body is larger than allowed."}}'
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": 413, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

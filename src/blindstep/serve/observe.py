@@ -26,7 +26,7 @@ from prometheus_client import (
     multiprocess,
 )
 from prometheus_client.core import GaugeMetricFamily
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from blindstep.serve.studies import Studies
 
@@ -114,34 +114,12 @@ def _count(group: str, status: int, took: float) -> None:
             _of_people.labels(quantile).set(coarse)
 
 
-class Observer:
-    """Times every request, counts it, and logs it by the template of its route."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on and watch its status."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began, status = time.perf_counter(), 500
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        finally:
-            took = time.perf_counter() - began
-            route = getattr(scope.get("route"), "path", "unmatched")
-            _count(group_of(route), status, took)
-            if log.isEnabledFor(logging.DEBUG) or status >= 500:
-                said = {"route": route, "status": status, "ms": round(1000 * took, 1)}
-                log.log(logging.ERROR if status >= 500 else logging.DEBUG, "request", extra=said)
+def note(scope: Scope, status: int, took: float) -> None:
+    """Count a request that took `took` seconds, and log it by the template of its route."""
+    route = getattr(scope.get("route"), "path", "unmatched")
+    _count(group_of(route), status, took)
+    said = {"route": route, "status": status, "ms": round(1000 * took, 1)}
+    log.log(logging.ERROR if status >= 500 else logging.DEBUG, "request", extra=said)
 
 
 class _Released:

@@ -8,7 +8,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindstep.errors import (
     BlindstepError,
@@ -54,6 +53,11 @@ def refusal(status: int, code: str, message: str, **headers: str) -> JSONRespons
     return JSONResponse({"error": {"code": code, "message": message}}, status, headers=headers)
 
 
+def too_large() -> JSONResponse:
+    """The refusal of a body that is longer than allowed."""
+    return refusal(413, "too_large", "the body is larger than allowed.", Connection="close")
+
+
 def of_status(status: Status) -> tuple[int, dict[str, str]]:
     """The refusal of an answer that was not accepted."""
     number, message = _OF_STATUS[status]
@@ -83,8 +87,8 @@ def of_error(error: Exception) -> tuple[int, str, str]:
     return 500, "internal", "something went wrong here; it was logged."
 
 
-def _said(error: Exception) -> JSONResponse:
-    """An error as a response; what went wrong here is logged."""
+def refuse(error: Exception) -> JSONResponse:
+    """The response to an error; one that is the service's own fault is logged."""
     status, code, message = of_error(error)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     if status in (429, 503):
@@ -98,7 +102,7 @@ def install(app: FastAPI) -> None:
     """Answer every error in this form."""
 
     async def known(_: Request, error: Exception) -> JSONResponse:
-        return _said(error)
+        return refuse(error)
 
     async def malformed(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
@@ -112,29 +116,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, malformed)
     app.add_exception_handler(HTTPException, unmatched)
     app.add_exception_handler(BlindstepError, known)
-
-
-class CatchAll:
-    """Answers what nobody expected; the server around would print it with all that was sent."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; an error becomes a refusal, or the end of a response that has begun."""
-        begun = False
-
-        async def noted(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        except Exception as error:
-            response = _said(error)
-            if not begun and scope["type"] == "http":
-                await response(scope, receive, send)
 
 
 def _first(errors: list[dict[str, Any]]) -> str:
