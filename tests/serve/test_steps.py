@@ -72,10 +72,16 @@ def test_the_first_of_two_answers_is_kept(bench):
     bench.answer(number, 0, other)
     bench.past_deadline(number)
     closing.freeze(bench.studies, number)
-    with bench.database.read() as connection:
-        row = bench.studies.row(study)
-        assert closing._read_votes(bench.studies, connection, row)[0, 0] == 0.25
+    row = bench.studies.row(study)
+    assert closing._read_votes(bench.studies, row)[0, 0] == 0.25
     assert row["answered"] == 1
+
+
+@pytest.mark.parametrize("number", [0, 7, 2**31, 2**32 - 1])
+def test_a_number_that_no_study_has_is_no_study(bench, number):
+    """A token that somebody made up may hold any number of 32 bits."""
+    with pytest.raises(NoSuchStudy):
+        bench.studies.design(number)
 
 
 def test_one_answer_sent_ten_times_in_parallel_counts_once(bench):

@@ -189,9 +189,9 @@ def restored(
     try:
         charges = dict(_charge(given) for given in lost or ())
         with _opened(_settings(database, key_file)) as opened:
-            from blindstep.serve.restoring import restored as charge
+            from blindstep.serve.studies import Studies
 
-            going_on = charge(*opened, charges)
+            going_on = Studies(*opened).restored(charges)
         print(
             f"{len(going_on)} studies go on, charged again; the others did not fit into their budget."
         )

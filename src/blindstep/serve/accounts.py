@@ -27,6 +27,9 @@ from blindstep.private import accounting
 from blindstep.private.accounting import PERSON
 from blindstep.serve import schema
 from blindstep.serve.keys import Secrets
+from blindstep.serve.schema import Row
+
+OPEN = schema.studies.c.status.in_(("running", "paused"))
 
 
 class SqlJournal:
@@ -86,9 +89,7 @@ def require_room(connection: Connection, account: Account, identity: RunIdentity
     """
     if account.budget is None:
         return
-    columns = schema.studies.c
-    chosen = sa.select(columns.id).where(columns.status.in_(("running", "paused")))
-    going_on = set(connection.execute(chosen).scalars())
+    going_on = set(connection.execute(sa.select(schema.studies.c.id).where(OPEN)).scalars())
     asked = identity.mu_per_pass * math.sqrt(identity.passes)
     taken = [_reserved(run, name in going_on) for name, run in account.runs.items()]
     if accounting.compose([asked, *taken]) > account.budget * (1 + ROUNDING):
@@ -115,6 +116,12 @@ class Run:
     cohort: str
     attempt: str
     plan: Plan
+
+    @classmethod
+    def of(cls, row: Row, attempt: str | None = None) -> Run:
+        """The study of this row, under its own attempt or a new one."""
+        plan = Plan.from_json(row["plan"])
+        return cls(row["id"], row["cohort"], attempt or row["attempt"], plan)
 
     def identity(self, ledger: Ledger, secrets: Secrets) -> RunIdentity:
         """What the ledger compares: the same plan and cost as when the study was registered."""

@@ -63,10 +63,22 @@ class Design:
         plan: what the planner made of it.
         public: the public key.
         attempt: which questions and which noise are this study's; another one after a restore.
+        study: its id.
+        number: its number in the tables.
     """
 
-    def __init__(self, spec: StudySpec, plan: Plan, public_words: str, attempt: str) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        plan: Plan,
+        public_words: str,
+        attempt: str,
+        *,
+        study: str = "",
+        number: int = 0,
+    ) -> None:
         """`public_words` are the two words of the public key, in hexadecimal."""
+        self.study, self.number = study, number
         if plan.period != 1 or plan.horizon != 1 or plan.directions != 1:
             raise InvalidArgument(
                 "a study needs a plan of single releases and one pair of questions a person: make it "

@@ -89,13 +89,11 @@ class Service:
 
     async def ask(self, study: str, person: str) -> dict[str, Any]:
         """A person's question, or why there is none."""
-        number = self.studies.known_number(study)
-        if number is None:
-            number = await run_in_threadpool(self.studies.number, study)
+        design = await self._design(study)
         name = self.secrets.person(study, person)
-        reply = await self.writer.submit(Request(number, people=[name]))
-        (seat, shown), release = reply.seats[0], reply.row["release"]
-        return self._question(number, release, seat, shown)
+        reply = await self.writer.submit(Request(design.number, people=[name]))
+        seat, shown = reply.seats[0]
+        return self._question(design.number, reply.row["release"], seat, shown)
 
     async def answer(
         self, answers: list[OneAnswer], principal: Principal | None
@@ -136,16 +134,14 @@ class Service:
             raise UnknownQuestion(_UNKNOWN) from None
         if not self.secrets.genuine(signed, design.attempt):
             raise UnknownQuestion(_UNKNOWN)
-        if principal is not None:
-            study = self.studies.name(address.study)
-            if study is None or not principal.may_use(study):
-                raise Forbidden(403)
+        if principal is not None and not principal.may_use(design.study):
+            raise Forbidden(403)
         value = check_value(design.spec, given.value)
         return Vote(address, self.secrets.seal(address, value))
 
-    async def _design(self, number: int) -> Design:
-        known = self.studies.known(number)
-        return known or await run_in_threadpool(self.studies.design, number)
+    async def _design(self, study: str | int) -> Design:
+        known = self.studies.known(study)
+        return known or await run_in_threadpool(self.studies.design, study)
 
     def _question(
         self, number: int, release: int, seat: Seat, shown: dict[str, float]
