@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from blindstep.errors import InvalidArgument
-from blindstep.ledger.files import flush_directory
+from blindstep.ledger import files
 from blindstep.private.noise import NoiseKey, Uncopied
 
 _SIZE = 32
@@ -67,11 +67,12 @@ class Secrets(Uncopied):
                 f"the key must be {_SIZE} bytes in hexadecimal ({2 * _SIZE} digits), got "
                 f"{len(master)} bytes: restore the key file that was made with the database."
             )
-        uses = ("noise", "person", "api token", "question", "vote", "naming", "session")
-        self._keys = {use: hmac.digest(master, b"blindstep serve " + use.encode(), "sha256")
-                      for use in uses}  # fmt: skip
+        uses = ("noise", "person", "api token", "question", "vote", "naming", "session", "name")
+        self._keys = {
+            use: hmac.digest(master, f"blindstep serve {use}".encode(), "sha256") for use in uses
+        }
+        self.name = self._keys.pop("name")[:16].hex()
         self._nonces: list[bytes] = []
-        self.name = hmac.digest(master, b"blindstep serve name", "sha256")[:16].hex()
 
     def person(self, study: str, identifier: str) -> bytes:
         """What a person is called in the database: another name in every study."""
@@ -123,8 +124,7 @@ class Secrets(Uncopied):
         """
         packed = _ADDRESS.pack(*address)
         signature = self._signature(packed, attempt)
-        hidden = _xor(packed, self._mask(signature))
-        return base64.urlsafe_b64encode(signature + hidden).decode().rstrip("=")
+        return _base64(signature + _xor(packed, self._mask(signature)))
 
     def read_question(self, token: str) -> SignedAddress | None:
         """The address in a question's token, whose signature is still to be checked; or None."""
@@ -132,10 +132,8 @@ class Secrets(Uncopied):
             content = base64.b64decode(token + "=" * (-len(token) % 4), b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
-        if base64.urlsafe_b64encode(content).decode().rstrip("=") != token:
-            return None  # another spelling of the same bytes
-        if len(content) != _SIGNATURE + _ADDRESS.size:
-            return None
+        if _base64(content) != token or len(content) != _SIGNATURE + _ADDRESS.size:
+            return None  # at times another spelling of the same bytes
         signature, hidden = content[:_SIGNATURE], content[_SIGNATURE:]
         address = Address(*_ADDRESS.unpack(_xor(hidden, self._mask(signature))))
         return SignedAddress(address, signature)
@@ -198,6 +196,10 @@ def _keyed(key: bytes, content: bytes, size: int) -> bytes:
     return hashlib.blake2b(content, key=key, digest_size=size).digest()
 
 
+def _base64(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+
 def _words(digest: bytes) -> np.ndarray:
     return np.frombuffer(digest, "<u4").astype(np.uint32)
 
@@ -246,12 +248,8 @@ def _make_key_file(file: Path) -> None:
     fresh = file.with_name(f".{file.name}.{os.urandom(4).hex()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        files.put_file(str(fresh), os.urandom(_SIZE).hex().encode() + b"\n")
         try:
-            with os.fdopen(descriptor, "w") as opened:
-                opened.write(os.urandom(_SIZE).hex() + "\n")
-                opened.flush()
-                os.fsync(opened.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(fresh, file)
         finally:
@@ -261,4 +259,4 @@ def _make_key_file(file: Path) -> None:
             f"the key file {file} cannot be made ({error.strerror}): give --key-file a place that "
             "you may write to."
         ) from None
-    flush_directory(str(file.parent))
+    files.flush_directory(str(file.parent))
