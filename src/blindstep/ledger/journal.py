@@ -92,6 +92,15 @@ def scan(path: str, content: bytes, visit: Visit, expected: Head | None = None) 
     return Scan(head, whole, content[whole:], terminated)
 
 
+def follow(head: Head | None, body: dict[str, Any]) -> tuple[bytes, dict[str, Any], Head]:
+    """The line that comes after `head` (without its newline), its entry, and the head after it."""
+    number, previous = (0, NOTHING_BEFORE) if head is None else head[1:]
+    today = datetime.now(UTC).date().isoformat()
+    line = seal({"n": number, "prev": previous, "at": today, **body})
+    entry, digest = unseal(line)
+    return line, entry, Head(head.origin if head else digest, number + 1, digest)
+
+
 def _check_contains(path: str, digests: list[str], expected: Head) -> None:
     """Refuse a journal of these lines that is not the one which had the expected head, grown."""
     if digests and digests[0] != expected.origin:
@@ -215,15 +224,11 @@ class Journal:
         is, and whatever waits for it must not happen.
         """
         self.check()
-        number, previous = (0, NOTHING_BEFORE) if self.head is None else self.head[1:]
-        today = datetime.now(UTC).date().isoformat()
-        line = seal({"n": number, "prev": previous, "at": today, **body})
+        line, entry, head = follow(self.head, body)
         with self._writing():
             files.write_all(self._file, line + b"\n")
             files.flush(self._file)
-            entry, digest = unseal(line)
-            self.head = Head(self.head.origin if self.head else digest, number + 1, digest)
-            self._size += len(line) + 1
+            self.head, self._size = head, self._size + len(line) + 1
         return entry
 
     def close(self) -> None:

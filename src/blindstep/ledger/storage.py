@@ -170,11 +170,14 @@ def _others(one: dict[str, Any], two: dict[str, Any]) -> list[str]:
 def write(directory: str, plan: dict[str, Any]) -> None:
     """Write the plan, whole or not at all, if there is none yet."""
     path = os.path.join(directory, PLAN)
-    if os.path.lexists(path):
-        return
-    text = json.dumps(plan, indent=2, allow_nan=False) + "\n"
+    if not os.path.lexists(path):
+        put(path, json.dumps(plan, indent=2, allow_nan=False) + "\n")
+
+
+def put(path: str, text: str) -> None:
+    """Write a file of a run directory that explains it, whole or not at all."""
     try:
-        files.put_file(path, text.encode("ascii"))
+        files.put_file(path, text.encode())
     except OSError as error:
         raise CheckpointUnwritable(
             f"{path} cannot be written ({error.strerror}), so nothing was released: free some space "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,7 @@ from sqlalchemy.engine import Connection
 from blindstep.errors import BudgetExceeded
 from blindstep.ledger import fingerprints
 from blindstep.ledger.account import ROUNDING, Account, RunAccount, RunIdentity
-from blindstep.ledger.files import seal, unseal
-from blindstep.ledger.journal import NOTHING_BEFORE, Head, scan
+from blindstep.ledger.journal import Head, follow, scan
 from blindstep.ledger.ledger import Ledger
 from blindstep.planning.plan import Plan
 from blindstep.private import accounting
@@ -47,14 +45,11 @@ class SqlJournal:
 
     def append(self, body: dict[str, Any]) -> dict[str, Any]:
         """Add a line and return its entry. It is durable when the transaction is."""
-        number, previous = (0, NOTHING_BEFORE) if self.head is None else self.head[1:]
-        today = datetime.now(UTC).date().isoformat()
-        line = seal({"n": number, "prev": previous, "at": today, **body})
+        line, entry, head = follow(self.head, body)
+        row = {"cohort": self._cohort, "number": head.length - 1, "line": line.decode("ascii")}
         # Two transactions that add to one ledger at a time: the primary key lets one of them pass.
-        row = {"cohort": self._cohort, "number": number, "line": line.decode("ascii")}
         self._connection.execute(sa.insert(schema.ledger), row)
-        entry, digest = unseal(line)
-        self.head = Head(self.head.origin if self.head else digest, number + 1, digest)
+        self.head = head
         return entry
 
     def check(self) -> None:

@@ -24,14 +24,10 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
 from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.ledger.files import taking_turns
 from blindstep.serve import schema
 from blindstep.serve.keys import Secrets
 from blindstep.serve.schema import Row
-
-try:
-    import fcntl
-except ImportError:  # not a POSIX system
-    fcntl = None
 
 # Seconds that a writer waits for another one before it gives up.
 _PATIENCE = 10.0
@@ -85,7 +81,6 @@ class Database:
             ) from None
         file = address.database if self.kind == "sqlite" else None
         self._file = None if file in (None, "", ":memory:") else file
-        self._lock = None if self._file is None else f"{self._file}-turn"
         if self.kind == "sqlite":
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
@@ -111,12 +106,10 @@ class Database:
         so a busy worker cannot take turn after turn while another one waits. Both are there for speed
         alone: BEGIN IMMEDIATE is what keeps writers apart, and who has waited too long goes on to it.
         """
-        if self._lock is None or fcntl is None:
-            yield
-            return
         with contextlib.ExitStack() as held:
-            with _lock_on(f"{self._lock}-next"):
-                held.enter_context(_lock_on(self._lock))
+            if self._file is not None:
+                with taking_turns(f"{self._file}-turn-next", _PATIENCE):
+                    held.enter_context(taking_turns(f"{self._file}-turn", _PATIENCE))
             yield
 
     @contextlib.contextmanager
@@ -232,24 +225,6 @@ def is_passing(error: Exception) -> bool:
     return isinstance(error, OperationalError) or bool(
         getattr(error, "connection_invalidated", False)
     )
-
-
-@contextlib.contextmanager
-def _lock_on(path: str) -> Iterator[None]:
-    """Hold the lock on a file; after `_PATIENCE` seconds go on without it."""
-    assert fcntl is not None
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        until = time.monotonic() + _PATIENCE
-        while time.monotonic() < until:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.001)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
