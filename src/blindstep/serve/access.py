@@ -2,8 +2,7 @@
 
 A token is 32 random bytes. The database holds its keyed hash, so neither the database nor its backup
 opens anything. Scopes: *admin* does everything; *site* asks for one study and reads its state;
-*metrics* reads `/metrics`. To replace a token, make a new one and then revoke the old one; both work
-in between.
+*metrics* reads `/metrics`. To replace a token, make a new one and then revoke the old one.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Access:
         self._known: dict[bytes, tuple[float, Principal | None]] = {}
 
     def create(self, scope: Rights, study: str | None, label: str) -> tuple[str, str]:
-        """A new token: its id, and the token itself, which is nowhere else from now on."""
+        """A new token: its id, and the token itself, which is kept nowhere."""
         token, name = f"bs_{scope}_{random.token_urlsafe(32)}", random.token_hex(6)
         row = {
             "id": name,
@@ -82,9 +81,7 @@ class Access:
         """Every token's principal, label and day."""
         with self._database.read() as connection:
             rows = connection.execute(sa.select(schema.tokens).order_by(schema.tokens.c.made_on))
-            return [
-                (Principal(row.id, row.scope, row.study), row.label, row.made_on) for row in rows
-            ]
+            return [(Principal(r.id, r.scope, r.study), r.label, r.made_on) for r in rows]
 
     def revoke(self, name: str) -> bool:
         """Delete a token; says whether it was there."""
@@ -110,24 +107,23 @@ class Access:
         self._known[name] = (time.monotonic() + _BELIEVED, principal)
         return principal
 
-    # -- the dashboard --------------------------------------------------------------------------
-
     def session(self, token: str) -> str | None:
-        """A cookie for whoever has an admin token; None for others."""
+        """A cookie for anyone who has an admin token; None for others."""
         principal = self.look_up(self._secrets.token_name(token))
         if principal is None or principal.scope != "admin":
             return None
         content = f"{principal.id}.{int(time.time()) + _SESSION}"
-        return f"{content}.{self._secrets.sign(content.encode()).hex()}"
+        return f"{content}.{self._signature(content)}"
+
+    def _signature(self, content: str) -> str:
+        return self._secrets.sign(content.encode()).hex()
 
     def of_session(self, cookie: str) -> Principal | None:
         """The admin of a cookie, if it is genuine, not too old, and the token still there."""
         content, _, signature = cookie.rpartition(".")
         name, _, until = content.partition(".")
-        genuine = hmac.compare_digest(
-            self._secrets.sign(content.encode()).hex().encode(), signature.encode()
-        )
-        if not genuine or int(until) < time.time():
+        expected = self._signature(content).encode()
+        if not hmac.compare_digest(expected, signature.encode()) or int(until) < time.time():
             return None
         with self._database.read() as connection:
             chosen = sa.select(schema.tokens.c.scope).where(schema.tokens.c.id == name)

@@ -2,7 +2,7 @@
 
 A file's journal has a lock and a disk of its own; here both are the transaction that the ledger is
 opened in. So an entry is there if and only if what it announces was committed with it. Lines are sealed
-and chained as in a file: one that was changed or taken out is found when the ledger is next read.
+and chained as in a file.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def read_account(connection: Connection, cohort: str) -> Account:
 def require_room(connection: Connection, account: Account, identity: RunIdentity) -> None:
     """Refuse a study that does not fit beside all that the cohort's open studies will spend.
 
-    The ledger itself counts what was charged: two studies that run at a time would both be let in, and
-    one would be stopped after people have answered.
+    The ledger itself counts what was charged: it would let in two studies that run at the same time,
+    and one would be stopped after people have answered.
     """
     if account.budget is None:
         return

@@ -64,26 +64,24 @@ Anyone = Annotated[Principal | None, Depends(maybe_principal)]
 
 async def site(study: StudyId, principal: Anyone) -> Principal:
     """A principal that may use the study of the path."""
-    if principal is None:
-        raise Forbidden(401)
-    if not principal.may_use(study):
-        raise Forbidden(403)
+    if principal is None or not principal.may_use(study):
+        raise Forbidden(401 if principal is None else 403)
     return principal
 
 
-async def admin(principal: Anyone) -> Principal:
-    """An admin."""
-    if principal is None:
-        raise Forbidden(401)
-    if principal.scope != "admin":
-        raise Forbidden(403)
-    return principal
+def only(*scopes: str) -> Any:
+    """The dependency of an endpoint for principals of these scopes."""
+
+    async def check(principal: Anyone) -> None:
+        if principal is None or principal.scope not in scopes:
+            raise Forbidden(401 if principal is None else 403)
+
+    return Depends(check)
 
 
-FOR_SITES, FOR_ADMINS = [Depends(site)], [Depends(admin)]
+FOR_SITES, FOR_ADMINS = [Depends(site)], [only("admin")]
 
 # -- people -------------------------------------------------------------------------------------
-
 
 # These two return a finished response: to validate what was made here costs as much as to make it.
 
@@ -147,11 +145,8 @@ def parameters(
 ) -> dict[str, Any] | Response:
     """The released parameters, for everybody who is not being asked. May be cached."""
     done, found = service.studies.parameters(study)
-    headers = {
-        "ETag": f'"{study}-{done}"',
-        "Cache-Control": "public, max-age=5",
-        "Vary": "Authorization",
-    }
+    headers = {"Cache-Control": "public, max-age=5", "Vary": "Authorization"}
+    headers["ETag"] = f'"{study}-{done}"'
     if if_none_match == headers["ETag"]:
         return Response(status_code=304, headers=headers)
     response.headers.update(headers)
@@ -164,14 +159,14 @@ def parameters(
 @router.post("/studies", status_code=201, dependencies=FOR_ADMINS, responses=refused(409))
 def create(body: StudySpec, service: Worker) -> dict[str, Any]:
     """Make a study. It runs from now on; everything but this is chosen by the planner."""
-    return study_state(service.studies, service.studies.row(service.studies.create(body)))
+    return study_state(service.studies, service.studies.create(body))
 
 
 @router.get("/studies", dependencies=FOR_ADMINS)
 def list_studies(service: Worker) -> dict[str, Any]:
     """All studies, the newest first."""
     rows = service.studies.all()
-    return {"studies": [study_state(service.studies, row) for row in rows]}
+    return {"studies": [study_state(service.studies, row["id"], row) for row in rows]}
 
 
 @router.get("/studies/{study}", responses=refused(404))
@@ -182,7 +177,7 @@ def state(
 
     How many people were asked and have answered is for admins only.
     """
-    found = study_state(service.studies, service.studies.row(study))
+    found = study_state(service.studies, study)
     if principal.scope != "admin":
         del found["shown"], found["answers"]
     return found
@@ -192,21 +187,21 @@ def state(
 def pause(study: StudyId, service: Worker) -> dict[str, Any]:
     """Ask nobody new and hold the deadline."""
     service.studies.pause(study)
-    return study_state(service.studies, service.studies.row(study))
+    return study_state(service.studies, study)
 
 
 @router.post("/studies/{study}/resume", dependencies=FOR_ADMINS, responses=refused(404, 409))
 def resume(study: StudyId, service: Worker) -> dict[str, Any]:
     """Go on after a pause."""
     service.studies.resume(study)
-    return study_state(service.studies, service.studies.row(study))
+    return study_state(service.studies, study)
 
 
 @router.post("/studies/{study}/close", dependencies=FOR_ADMINS, responses=refused(404, 409))
 def close(study: StudyId, service: Worker) -> dict[str, Any]:
     """End a study for good; what was released stays."""
     service.studies.close(study)
-    return study_state(service.studies, service.studies.row(study))
+    return study_state(service.studies, study)
 
 
 @router.get("/studies/{study}/report", dependencies=FOR_ADMINS, responses=refused(404, 409))
@@ -218,12 +213,8 @@ def report(study: StudyId, service: Worker) -> HTMLResponse:
 @router.get("/tokens", dependencies=FOR_ADMINS)
 def list_tokens(service: Worker) -> dict[str, list[Token]]:
     """All tokens, without their secrets."""
-    return {
-        "tokens": [
-            Token(id=who.id, scope=who.scope, study=who.study, label=label)
-            for who, label, _ in service.access.all()
-        ]
-    }
+    known = service.access.all()
+    return {"tokens": [Token(**who._asdict(), label=label) for who, label, _ in known]}
 
 
 @router.post("/tokens", status_code=201, dependencies=FOR_ADMINS, responses=refused(404))
@@ -248,9 +239,9 @@ def revoke(name: StudyId, service: Worker) -> Response:
 # -- responses -------------------------------------------------------------------------------
 
 
-def study_state(studies: Studies, row: Row) -> dict[str, Any]:
-    """A study as the API and the dashboard show it."""
-    design = studies.design(row["number"])
+def study_state(studies: Studies, study: str, row: Row | None = None) -> dict[str, Any]:
+    """A study as the API and the dashboard show it; its `row` is read unless it is given."""
+    row, design = row or studies.row(study), studies.design(study)
     plan, account = design.plan, studies.account(row["cohort"])
     released = studies.snapshot(row["number"], row["release"])[1]
     return {

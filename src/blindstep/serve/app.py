@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator
 from importlib.metadata import version
 from importlib.resources import files
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindstep.serve import api, dashboard, refusals
-from blindstep.serve.access import Forbidden
-from blindstep.serve.api import Anyone, Worker
+from blindstep.serve.api import Worker
 from blindstep.serve.observe import metrics, note, set_up_logs
 from blindstep.serve.service import Service, Settings
 
@@ -59,7 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
         ready = service.ready()
         return PlainTextResponse("ready\n" if ready else "not ready\n", 200 if ready else 503)
 
-    @app.get("/metrics", include_in_schema=False, dependencies=[Depends(_may_see_metrics)])
+    @app.get("/metrics", include_in_schema=False, dependencies=[api.only("admin", "metrics")])
     def prometheus(service: Worker) -> Response:
         """The metrics of all workers on this host."""
         return Response(metrics(service.studies), media_type="text/plain; version=0.0.4")
@@ -121,13 +120,6 @@ class Boundary:
                 status = 413
                 await refusals.too_large()(scope, receive, send)
             note(scope, status or 500, time.perf_counter() - began)
-
-
-async def _may_see_metrics(principal: Anyone) -> None:
-    if principal is None:
-        raise Forbidden(401)
-    if principal.scope not in ("admin", "metrics"):
-        raise Forbidden(403)
 
 
 def build() -> FastAPI:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.serve.access import Forbidden
-from blindstep.serve.api import StudyId, Worker, address_of, report_of, study_state
+from blindstep.serve.api import StudyId, Worker, address_of, list_studies, report_of, study_state
 from blindstep.serve.spec import StudySpec
 from blindstep.serve.studies import Studies
 
@@ -106,8 +106,7 @@ def logout(_: Fields) -> Response:
 @pages.get("/")
 def home(service: Worker) -> Response:
     """All studies."""
-    states = [study_state(service.studies, row) for row in service.studies.all()]
-    return _page("home.html", studies=states)
+    return _page("home.html", **list_studies(service))
 
 
 @pages.get("/new")
@@ -168,8 +167,8 @@ router.include_router(pages)
 def _content(studies: Studies, study: str) -> dict[str, Any]:
     """Everything that the page of a study shows."""
     row = studies.row(study)
-    state, design = study_state(studies, row), studies.design(row["number"])
-    history, traffic = studies.history(row["number"]), studies.traffic(row["number"])
+    state, design = study_state(studies, study, row), studies.design(study)
+    history, traffic = studies.history(design.number), studies.traffic(design.number)
     noise = design.noise_on_parameters(history)
     pictures = []
     for place, parameter in enumerate(design.spec.parameters):
