@@ -7,9 +7,9 @@
 3. *Release*, one transaction: lock the study, see that the step still waits, charge the ledger, send
    the votes through the gate, store what it released, delete votes and salt, open the next step.
 
-Exactly one worker wins: whoever comes second finds that the step no longer waits. A worker that dies on
-the way leaves nothing behind but frozen votes, from which the next one makes the same release, bit for
-bit; a release that nobody committed was seen by nobody.
+Exactly one worker wins: the second finds that the step no longer waits. A worker that dies on the way
+leaves nothing behind but frozen votes, from which the next one makes the same release, bit for bit; a
+release that nobody committed was seen by nobody.
 """
 
 from __future__ import annotations
@@ -41,23 +41,20 @@ _SALT = 16
 
 
 def freeze(studies: Studies, number: int) -> bool:
-    """Freeze a study's open step if it is time; says whether this call did.
-
-    With it the salt of the step's noise is drawn: for these votes, once.
-    """
+    """Freeze a study's open step if it is time, and draw its salt; says whether this call did."""
     with studies.database.begin() as connection:
         row = studies.database.locked(connection, number)
         if row is None or row["status"] != "running" or row["frozen"]:
             return False
-        if not _due(row, studies.database.now(connection)):
-            return False
-        change(connection, number, frozen=1, salt=os.urandom(_SALT))
-        return True
+        due = _due(row, studies.database.now(connection))
+        if due:
+            change(connection, number, frozen=1, salt=os.urandom(_SALT))
+        return due
 
 
 def _due(row: Row, now: float) -> bool:
     full = row["early"] and row["answered"] >= 2 * row["slots"]
-    return bool(full or now >= row["deadline"])
+    return bool(row["frozen"] or full or now >= row["deadline"])
 
 
 def release(studies: Studies, number: int) -> bool:
@@ -178,11 +175,8 @@ class StepCloser(threading.Thread):
             now = self._studies.database.now(connection)
             chosen = sa.select(schema.studies).where(schema.studies.c.status == "running")
             rows = connection.execute(chosen).mappings().all()
-        due = [bool(row["frozen"]) or _due(row, now) for row in rows]
-        return (
-            [row for row, is_due in zip(rows, due, strict=True) if is_due],
-            [row for row, is_due in zip(rows, due, strict=True) if not is_due],
-        )
+        due = [row for row in rows if _due(row, now)]
+        return due, [row for row in rows if not _due(row, now)]
 
     def _each(self, row: Row, what: Callable[[Row], object]) -> None:
         """One study that cannot be served does not keep others from being served."""

@@ -8,9 +8,9 @@ for each release, which needs no memory because the plan's blocks have one relea
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
-from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +31,7 @@ from blindstep.run.query import BatchQuery
 from blindstep.run.result import Result, result_of
 from blindstep.serve.spec import StudySpec
 
-# Points of so many slots are made at once, and so many bytes of them are kept.
+# The number of slots whose points are made at once, and the bytes of points that are kept.
 _CHUNK, _KEPT_BYTES = 1024, 2**26
 
 
@@ -202,27 +202,27 @@ class Step:
         self, release: int, spec: StudySpec, query: BatchQuery, parameters: dict[str, float]
     ) -> None:
         self.release, self.parameters = release, parameters
-        self._spec, self._query, self._one = spec, query, threading.Lock()
-        self._chunks: OrderedDict[int, Float[np.ndarray, "some 2 dim"]] = OrderedDict()
+        self._names, self._one = spec.names, threading.Lock()
+        most = max(2, _KEPT_BYTES // (_CHUNK * 2 * len(spec.names) * 8))
+
+        @functools.lru_cache(most)
+        def points(chunk: int) -> Float[np.ndarray, "some 2 dim"]:
+            return spec.clamp(query.points_of(chunk * _CHUNK, _CHUNK))
+
+        self._points, self._query = points, query
 
     def prepare(self) -> None:
         """Make the first points before anybody asks: the first ones of a study are compiled."""
-        if not self._chunks:
+        if not self._points.cache_info().currsize:
             for slot in (0, _CHUNK):
                 self.show(slot % self._query.shape[0], 0)
 
     def show(self, slot: int, part: int) -> dict[str, float]:
         """The parameters to show: the first or the second point of a slot, inside the ranges."""
         chunk, place = divmod(slot, _CHUNK)
-        with self._one:
-            points = self._chunks.get(chunk)
-            if points is None:
-                made = self._query.points_of(chunk * _CHUNK, _CHUNK)
-                points = self._chunks[chunk] = self._spec.clamp(made)
-                while len(self._chunks) * points.nbytes > _KEPT_BYTES and len(self._chunks) > 2:
-                    self._chunks.popitem(last=False)
-            self._chunks.move_to_end(chunk)
-        return dict(zip(self._spec.names, points[place, part].tolist(), strict=True))
+        with self._one:  # no chunk is made twice at the same time
+            points = self._points(chunk)
+        return dict(zip(self._names, points[place, part].tolist(), strict=True))
 
 
 def key_of(words: str) -> Key[Array, ""]:
