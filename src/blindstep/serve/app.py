@@ -14,7 +14,7 @@ from fastapi.responses import PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from blindstep.serve import api, dashboard, refusals
+from blindstep.serve import api, dashboard
 from blindstep.serve.api import Worker
 from blindstep.serve.observe import metrics, note, set_up_logs
 from blindstep.serve.service import Service, Settings
@@ -42,7 +42,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    refusals.install(app)
+    api.install(app)
     app.include_router(api.router)
     app.include_router(dashboard.router)
     app.mount("/static", StaticFiles(directory=str(files("blindstep.serve") / "static")))
@@ -112,13 +112,13 @@ class Boundary:
             else:
                 seen = most + 1
         except Exception as error:
-            response = refusals.refuse(error)
+            response = api.refuse(error)
             if not status:
                 await response(scope, receive, noted)
         finally:
             if seen > most and not status:
                 status = 413
-                await refusals.too_large()(scope, receive, send)
+                await api.too_large()(scope, receive, send)
             note(scope, status or 500, time.perf_counter() - began)
 
 

@@ -194,6 +194,10 @@ class NewToken(_Strict):
     label: Annotated[str, Field(max_length=100, pattern=_PRINTED)] = ""
 
 
+# Of a field that failed, its name is repeated only if it is one of ours: a name may be anything.
+NAMES = {"body", "query", "path"}.union(*(each.model_fields for each in _Strict.__subclasses__()))
+
+
 class Question(BaseModel):
     """What to show to a person, and how to answer, if they are asked."""
 
