@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from blindstep.errors import BudgetExceeded
 from blindstep.ledger import fingerprints
 from blindstep.ledger.account import ROUNDING, Account, RunAccount, RunIdentity
-from blindstep.ledger.journal import Head, follow, scan
+from blindstep.ledger.journal import Entries, follow, scan
 from blindstep.ledger.ledger import Ledger
 from blindstep.planning.plan import Plan
 from blindstep.private import accounting
@@ -30,18 +30,15 @@ from blindstep.serve.schema import Row
 OPEN = schema.studies.c.status.in_(("running", "paused"))
 
 
-class SqlJournal:
-    """What a `Ledger` needs of a journal, on the lines of one cohort, inside one transaction."""
+class SqlJournal(Entries):
+    """The entries of one cohort, inside one transaction, which is the one writer."""
 
     def __init__(self, connection: Connection, cohort: str, account: Account) -> None:
         self.path, self._cohort, self._connection = f"the ledger of {cohort!r}", cohort, connection
         lines = sa.select(schema.ledger.c.line).where(schema.ledger.c.cohort == cohort)
         rows = connection.execute(lines.order_by(schema.ledger.c.number)).scalars().all()
         content = "".join(f"{line}\n" for line in rows).encode("ascii")
-        self.head: Head | None = scan(self.path, content, account.apply).head
-
-    def prepare(self) -> None:
-        """Nothing to do: the transaction has begun."""
+        self.head = scan(self.path, content, account.apply).head
 
     def append(self, body: dict[str, Any]) -> dict[str, Any]:
         """Add a line and return its entry. It is durable when the transaction is."""
@@ -51,12 +48,6 @@ class SqlJournal:
         self._connection.execute(sa.insert(schema.ledger), row)
         self.head = head
         return entry
-
-    def check(self) -> None:
-        """The transaction is the one writer."""
-
-    def close(self) -> None:
-        """The transaction closes itself."""
 
 
 def open_ledger(connection: Connection, cohort: str, budget: float | None = None) -> Ledger:

@@ -1,7 +1,7 @@
 """Closing a step: freeze, then charge, release and delete the votes in one transaction.
 
 1. *Freeze*, a short transaction of its own: from now on no answer is taken and no slot given out. So
-   the votes can no longer change, whoever releases them, and however often that is begun. The salt of
+   the votes can no longer change, whichever worker releases them and however often. The salt of
    the noise is drawn with it.
 2. *Read* the frozen votes and compile the program, outside any transaction.
 3. *Release*, one transaction: lock the study, see that the step still waits, charge the ledger, send

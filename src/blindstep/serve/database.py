@@ -57,24 +57,18 @@ class Database:
             raise InvalidArgument(
                 f"a database of kind {self.kind!r}: give sqlite:///PATH or postgresql://..."
             )
-        # An error of the database must not repeat what a statement was given.
-        settings: dict[str, Any] = {
-            "pool_size": connections,
-            "max_overflow": 2,
-            "hide_parameters": True,
-        }
-        if self.kind == "sqlite":
-            settings["connect_args"] = {"timeout": _PATIENCE, "check_same_thread": False}
-        else:
+        connect: dict[str, Any] = {"timeout": _PATIENCE, "check_same_thread": False}
+        if self.kind == "postgresql":
             # A prepared statement keeps the plan that was made for it, perhaps while a table was
             # small, and would go by the wrong index when it has millions of rows.
-            settings["connect_args"] = {
-                "connect_timeout": 5,
-                "prepare_threshold": None,
-                "options": f"-c lock_timeout={int(1000 * _PATIENCE)}",
-            }
+            connect = {"connect_timeout": 5, "prepare_threshold": None}
+            connect["options"] = f"-c lock_timeout={int(1000 * _PATIENCE)}"
+        pool = {"pool_size": connections, "max_overflow": 2}
         try:
-            self.engine: Engine = sa.create_engine(address, **settings)
+            # An error of the database must not repeat what a statement was given.
+            self.engine: Engine = sa.create_engine(
+                address, connect_args=connect, hide_parameters=True, **pool
+            )
         except ModuleNotFoundError as error:
             raise InvalidArgument(
                 f"PostgreSQL needs its driver ({error.name}): pip install 'blindstep[postgres]'."
@@ -101,10 +95,10 @@ class Database:
     def _turn(self) -> Iterator[None]:
         """Wait for one's turn to write to an SQLite file.
 
-        SQLite itself waits by sleeping, up to 100 ms at a time; a lock on a file beside it wakes the
-        next writer at once. Who waits for the turn holds a second lock, that of the place in front:
-        so a busy worker cannot take turn after turn while another one waits. Both are there for speed
-        alone: BEGIN IMMEDIATE is what keeps writers apart, and who has waited too long goes on to it.
+        SQLite itself waits by sleeping, up to 100 ms at a time; a lock on a file beside it is found
+        free within one. The writer that waits in front holds a second lock, so that a busy worker
+        cannot take turn after turn. Both are there for speed alone: BEGIN IMMEDIATE is what keeps
+        writers apart, and a writer that has waited too long goes on to it.
         """
         with contextlib.ExitStack() as held:
             if self._file is not None:

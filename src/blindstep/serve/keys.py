@@ -9,8 +9,8 @@ has a key of its own, HMAC-SHA256(master, use), so no two uses share bits:
 - *questions*: what hides and signs the token of a question;
 - *votes*: the pads under which votes lie in the database until their step is released.
 
-Whoever has the database without the key reads no vote, no identifier and no token in it. A step's salt
-is deleted with its votes: who steals database and key later learns neither the noise of a released step
+Anyone who has the database without the key reads no vote, no identifier and no token in it. A step's
+salt is deleted with its votes: anyone who steals both later learns neither the noise of a released step
 nor its votes.
 """
 
@@ -87,7 +87,7 @@ class Secrets(Uncopied):
         """The secret under which the ledger names a study's people, and with a salt a step's votes.
 
         Votes are few and can be guessed: once the salt is deleted, their name tells nothing, not even
-        to who has this key.
+        to someone who has this key.
         """
         return _keyed(self._keys["naming"], study.encode() + salt, 32)
 
@@ -107,9 +107,8 @@ class Secrets(Uncopied):
         Guarantee: the key is a fresh draw for each salt, and a salt is drawn when a step is frozen, so
         its votes can no longer change. A release that is made again from the same frozen step is the
         same; a step that is collected again, from a restored copy, has other noise even for the same
-        votes. That other votes would get another key under the same salt too is there for a database
-        that was tampered with. (To anyone without the master key, as long as HMAC-SHA256 is a
-        pseudo-random function.)
+        votes. In a database that was tampered with, other votes get another key under the same salt
+        too. (To anyone without the master key, as long as HMAC-SHA256 is a pseudo-random function.)
         """
         content = f"{study} {attempt} {release} {salt.hex()} {votes}".encode()
         return NoiseKey(_words(hmac.digest(self._keys["noise"], content, "sha256")))
@@ -224,7 +223,7 @@ def from_text(text: str) -> Secrets:
 def from_file(path: str | os.PathLike[str], *, make: bool = False) -> Secrets:
     """The secrets of a key file; with `make`, one that is not there is made, readable by its owner.
 
-    A file that others may read is refused: whoever has it can subtract the noise.
+    A file that others may read is refused: anyone who has it can subtract the noise.
     """
     file = Path(path)
     if make and not file.exists():
