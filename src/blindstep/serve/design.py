@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.estimators import from_values
@@ -29,6 +29,7 @@ from blindstep.private.schedule import Kind
 from blindstep.run.loop import step_from_answers, traced
 from blindstep.run.query import BatchQuery
 from blindstep.run.result import Result, result_of
+from blindstep.serve.schema import Row
 from blindstep.serve.spec import StudySpec
 
 # The number of slots whose points are made at once, and the bytes of points that are kept.
@@ -67,25 +68,18 @@ class Design:
         number: its number in the tables.
     """
 
-    def __init__(
-        self,
-        spec: StudySpec,
-        plan: Plan,
-        public_words: str,
-        attempt: str,
-        *,
-        study: str = "",
-        number: int = 0,
-    ) -> None:
-        """`public_words` are the two words of the public key, in hexadecimal."""
-        self.study, self.number = study, number
+    def __init__(self, row: Row) -> None:
+        """Read it from its row; one that is not stored yet has the number 0."""
+        self.study, self.number, self.attempt = row["id"], row.get("number", 0), row["attempt"]
+        spec, plan = StudySpec.model_validate_json(row["spec"]), Plan.from_json(row["plan"])
         if plan.period != 1 or plan.horizon != 1 or plan.directions != 1:
             raise InvalidArgument(
                 "a study needs a plan of single releases and one pair of questions a person: make it "
                 "with blindstep.plan(questions=2)."
             )
-        self.spec, self.plan, self.scales, self.attempt = spec, plan, spec.scales(), attempt
-        self.public = key_of(public_words)
+        self.spec, self.plan, self.scales = spec, plan, spec.scales()
+        words = np.frombuffer(bytes.fromhex(row["public_key"]), "<u4")
+        self.public = public_key(words.astype(np.uint32))
         self.space = ParameterSpace.of(np.asarray(self.scales.origin))
         with jax.enable_x64(True):
             machine = plan.build()
@@ -225,12 +219,7 @@ class Step:
         return dict(zip(self._names, points[place, part].tolist(), strict=True))
 
 
-def key_of(words: str) -> Key[Array, ""]:
-    """The public key of these two words in hexadecimal."""
-    return public_key(np.frombuffer(bytes.fromhex(words), "<u4").astype(np.uint32))
-
-
 def new_public_key() -> str:
-    """A fresh public key, in hexadecimal."""
+    """The two words of a fresh public key, in hexadecimal."""
     words = np.asarray(jax.random.key_data(fresh_keys().public))
     return words.astype("<u4").tobytes().hex()

@@ -93,9 +93,7 @@ class Secrets(Uncopied):
 
     def run_name(self, study: str, attempt: str) -> NoiseKey:
         """A key that stands for an attempt in the ledger; no noise is made from it."""
-        return NoiseKey(
-            _words(hmac.digest(self._keys["naming"], f"{study} {attempt}".encode(), "sha256"))
-        )
+        return self._noise_key("naming", f"{study} {attempt}")
 
     def sign(self, content: bytes) -> bytes:
         """A signature for the cookie of a dashboard session."""
@@ -110,8 +108,11 @@ class Secrets(Uncopied):
         votes. In a database that was tampered with, other votes get another key under the same salt
         too. (To anyone without the master key, as long as HMAC-SHA256 is a pseudo-random function.)
         """
-        content = f"{study} {attempt} {release} {salt.hex()} {votes}".encode()
-        return NoiseKey(_words(hmac.digest(self._keys["noise"], content, "sha256")))
+        return self._noise_key("noise", f"{study} {attempt} {release} {salt.hex()} {votes}")
+
+    def _noise_key(self, use: str, content: str) -> NoiseKey:
+        digest = hmac.digest(self._keys[use], content.encode(), "sha256")
+        return NoiseKey(np.frombuffer(digest, "<u4").astype(np.uint32))
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -199,10 +200,6 @@ def _base64(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
-def _words(digest: bytes) -> np.ndarray:
-    return np.frombuffer(digest, "<u4").astype(np.uint32)
-
-
 def _xor(first: bytes, second: bytes) -> bytes:
     size = len(first)
     return (int.from_bytes(first, "big") ^ int.from_bytes(second, "big")).to_bytes(size, "big")
@@ -211,13 +208,12 @@ def _xor(first: bytes, second: bytes) -> bytes:
 def from_text(text: str) -> Secrets:
     """The secrets of a master key in hexadecimal."""
     try:
-        return Secrets(bytes.fromhex(text.strip()))
-    except ValueError as error:
-        if isinstance(error, InvalidArgument):
-            raise
+        master = bytes.fromhex(text.strip())
+    except ValueError:
         raise InvalidArgument(
             f"the key is not hexadecimal: it must be {2 * _SIZE} digits 0-9 and a-f."
         ) from None
+    return Secrets(master)
 
 
 def from_file(path: str | os.PathLike[str], *, make: bool = False) -> Secrets:

@@ -23,7 +23,6 @@ from sqlalchemy.exc import IntegrityError
 from blindstep.errors import BlindstepError, BudgetExceeded, InvalidArgument, positive
 from blindstep.ledger.account import Account, RunIdentity
 from blindstep.planning.checks import check_delta
-from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 from blindstep.private.accounting import PERSON
 from blindstep.private.statement import Privacy
@@ -72,50 +71,38 @@ class Studies:
         It is registered in its cohort's ledger in the same transaction. One that does not fit into
         the cohort's budget as a whole is refused, and nobody is asked.
         """
-        plan, study, public = spec.plan(), random.token_hex(8), new_public_key()
+        plan, study = spec.plan(), random.token_hex(8)
         check_delta(plan.privacy, plan.records)
+        row = {
+            "id": study,
+            "name": spec.name,
+            "spec": spec.model_dump_json(),
+            "plan": plan.to_json(),
+            "cohort": spec.cohort or f"people of study {study}",
+            "public_key": new_public_key(),
+            "attempt": new_attempt(),
+            "made_on": datetime.now(UTC).date().isoformat(),
+            "slots": plan.first_batch,
+            "status": "running",
+            "early": int(spec.close == "full"),
+            **dict.fromkeys(("release", "frozen", "taken", "answered"), 0),
+        }
         # What is stored must be readable: a plan at the end of what numbers can say may not be.
-        Design(spec, Plan.from_json(plan.to_json()), public, new_attempt())
-        for _ in range(_TRIES):
-            # Two studies that are made in one cohort at a time: the ledger's key lets one of them pass.
-            with contextlib.suppress(IntegrityError), self.database.begin() as connection:
-                self._insert(connection, spec, plan, study, public)
-                return study
-        raise WrongState("many studies are being made in this cohort at the same time: try again.")
-
-    def _insert(
-        self, connection: Connection, spec: StudySpec, plan: Plan, study: str, public: str
-    ) -> None:
+        Design(row)
         budget = None
         if spec.budget_epsilon is not None:
             budget = Privacy(epsilon=spec.budget_epsilon, delta=plan.delta).mu
-        cohort = spec.cohort or f"people of study {study}"
-        ledger = open_ledger(connection, cohort, budget)
-        run = Run(study, cohort, new_attempt(), plan)
-        identity = run.identity(ledger, self.secrets)
-        require_room(connection, ledger.account, identity)
-        ledger.register(identity)
-        now = self.database.now(connection)
-        connection.execute(
-            sa.insert(schema.studies).values(
-                id=study,
-                name=spec.name,
-                spec=spec.model_dump_json(),
-                plan=plan.to_json(),
-                cohort=cohort,
-                public_key=public,
-                attempt=run.attempt,
-                made_on=datetime.now(UTC).date().isoformat(),
-                slots=plan.first_batch,
-                status="running",
-                release=0,
-                frozen=0,
-                taken=0,
-                answered=0,
-                early=int(spec.close == "full"),
-                deadline=now + spec.deadline_seconds,
-            )
-        )
+        for _ in range(_TRIES):
+            # Two studies that are made in one cohort at a time: the ledger's key lets one of them pass.
+            with contextlib.suppress(IntegrityError), self.database.begin() as connection:
+                ledger = open_ledger(connection, row["cohort"], budget)
+                identity = Run.of(row).identity(ledger, self.secrets)
+                require_room(connection, ledger.account, identity)
+                ledger.register(identity)
+                row["deadline"] = self.database.now(connection) + spec.deadline_seconds
+                connection.execute(sa.insert(schema.studies), row)
+                return study
+        raise WrongState("many studies are being made in this cohort at the same time: try again.")
 
     def pause(self, study: str) -> None:
         """Ask nobody new and hold the deadline. Answers to what was shown are still taken."""
@@ -248,15 +235,7 @@ class Studies:
         """The mathematics of a study, by its id or number: made once, since it never changes."""
         with self._loading:
             if study not in self._designs:
-                row = self.row(study)
-                made = Design(
-                    StudySpec.model_validate_json(row["spec"]),
-                    Plan.from_json(row["plan"]),
-                    row["public_key"],
-                    row["attempt"],
-                    study=row["id"],
-                    number=row["number"],
-                )
+                made = Design(self.row(study))
                 self._designs[made.study] = self._designs[made.number] = made
             return self._designs[study]
 
