@@ -16,6 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 from prometheus_client import (
     CollectorRegistry,
@@ -155,11 +156,10 @@ def metrics(studies: Studies) -> bytes:
 def _dead(folder: str) -> list[int]:
     """Workers that left gauges behind: nobody else says that they are gone."""
     found = []
-    for file in os.listdir(folder):
-        name, _, process = file.removesuffix(".db").rpartition("_")
-        if name == "gauge_livemax" and process.isdigit():
-            try:
-                os.kill(int(process), 0)
-            except ProcessLookupError:
-                found.append(int(process))
+    for file in Path(folder).glob("gauge_livemax_*.db"):
+        process = int(file.stem.rpartition("_")[2])
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            found.append(process)
     return found

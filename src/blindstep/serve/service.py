@@ -29,11 +29,15 @@ from blindstep.serve.studies import NoSuchStudy, Studies, check_value
 from blindstep.serve.voting import Request, Seat, Status, Vote, Writer
 
 _STALE = 120.0  # seconds after which a step closer that has not checked counts as stuck
-_UNKNOWN = "this is not the token of a question that was asked here."
+# What becomes of an answer: its status and the next question, or why it is refused.
+Became = tuple[Status, dict[str, Any] | None] | InvalidArgument | Forbidden
 
 
 class UnknownQuestion(InvalidArgument):
     """The token is not one of a question that this service asked."""
+
+    def __init__(self) -> None:
+        super().__init__("this is not the token of a question that was asked here.")
 
 
 class Service:
@@ -97,15 +101,13 @@ class Service:
         seat, shown = reply.seats[0]
         return self._question(design.number, reply.row["release"], seat, shown)
 
-    async def answer(
-        self, answers: list[OneAnswer], principal: Principal | None
-    ) -> list[tuple[Status, dict[str, Any] | None] | InvalidArgument | Forbidden]:
-        """What becomes of each answer: its status and the next question, or why it is refused.
+    async def answer(self, answers: list[OneAnswer], principal: Principal | None) -> list[Became]:
+        """What becomes of each answer.
 
         A question's token is all that an answer needs. If an API token comes along, it must be one
         that may use the study.
         """
-        results: list[tuple[Status, dict[str, Any] | None] | InvalidArgument | Forbidden] = []
+        results: list[Became] = []
         wanted: dict[int, list[tuple[int, Vote]]] = {}
         for place, given in enumerate(answers):
             results.append((Status.UNKNOWN, None))
@@ -128,14 +130,14 @@ class Service:
     async def _vote(self, given: OneAnswer, principal: Principal | None) -> Vote:
         signed = self.secrets.read_question(given.token)
         if signed is None:
-            raise UnknownQuestion(_UNKNOWN)
+            raise UnknownQuestion
         address = signed.address
         try:
             design = await self._design(address.study)
         except NoSuchStudy:
-            raise UnknownQuestion(_UNKNOWN) from None
+            raise UnknownQuestion from None
         if not self.secrets.genuine(signed, design.attempt):
-            raise UnknownQuestion(_UNKNOWN)
+            raise UnknownQuestion
         if principal is not None and not principal.may_use(design.study):
             raise Forbidden(403)
         value = check_value(design.spec, given.value)
