@@ -29,7 +29,7 @@ _MOST_TOKENS = 4096
 
 
 class Forbidden(BlindstepError):
-    """No token, a wrong one, or one that may not do this."""
+    """The request has no token, a wrong one, or one that may not do this."""
 
     def __init__(self, status: int) -> None:
         said = "a valid token is needed." if status == 401 else "this token may not do that."

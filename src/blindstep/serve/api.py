@@ -298,7 +298,7 @@ _OF_STATUS = {
 _OF_HTTP = {
     400: ("malformed", "the body cannot be read."),
     404: ("not_found", "there is nothing here."),
-    405: ("not_allowed", "this cannot be done here."),
+    405: ("not_allowed", "this method is not allowed here."),
 }
 
 
@@ -353,7 +353,7 @@ def refuse(error: Exception) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error in this form."""
+    """Answer every error with a refusal."""
 
     async def known(_: Request, error: Exception) -> JSONResponse:
         return refuse(error)
@@ -379,6 +379,6 @@ def _said(error: dict[str, Any]) -> str:
     if error["type"] == "missing" and error["loc"] == ("body",):
         return "the body is missing: send JSON."
     if error["type"] == "extra_forbidden":
-        return "there is a name that is not known here."
+        return "the body has a field that is not known here."
     named = [str(part) for part in error["loc"] if isinstance(part, int) or part in NAMES]
     return f"{'.'.join(named)}: {error['msg']}."

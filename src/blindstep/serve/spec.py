@@ -31,7 +31,7 @@ Real = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 
 
 class _Strict(BaseModel):
-    """A name that is not known is refused: it would otherwise be ignored silently."""
+    """A field that is not known is refused: it would otherwise be ignored silently."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -59,7 +59,7 @@ class Parameter(_Strict):
 
 
 class Answer(_Strict):
-    """What people say: a vote up (1) or down (0), a rating, or a number; and which end is better."""
+    """What people answer: a vote up (1) or down (0), a rating, or a number; and which is better."""
 
     kind: Literal["vote", "rating", "number"] = "vote"
     low: Real | None = None
@@ -86,7 +86,7 @@ class Answer(_Strict):
         return low if self.low is None else self.low, high if self.high is None else self.high
 
     def loss(self, value: float) -> float | None:
-        """The answer as a loss from 0 (best) to 1 (worst); None if it is not one that people have."""
+        """The answer as a loss from 0 (best) to 1 (worst); None if no person can give it."""
         low, high = self.range
         if not low <= value <= high or (self.kind != "number" and value != round(value)):
             return None

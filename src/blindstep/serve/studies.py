@@ -202,7 +202,7 @@ class Studies:
             return self._find(connection, study)
 
     def history(self, number: int) -> list[dict[str, Any]]:
-        """What each release made public, with how many were asked and how many answers came."""
+        """What each release made public, with the number of people asked and of answers."""
         with self.database.read() as connection:
             chosen = sa.select(schema.releases).where(schema.releases.c.study == number)
             rows = connection.execute(chosen.order_by(schema.releases.c.release)).mappings().all()
@@ -217,7 +217,7 @@ class Studies:
             return read_account(connection, cohort)
 
     def traffic(self, number: int, hours: int = 48) -> list[tuple[int, int, int]]:
-        """(hour since 1970, questions, answers) of the last `hours` hours with any."""
+        """(hour since 1970, questions, answers) of the last `hours` hours that had any."""
         with self.database.read() as connection:
             columns = schema.traffic.c
             chosen = sa.select(columns.hour, columns.questions, columns.answers)
