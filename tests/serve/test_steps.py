@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from blindstep.errors import BudgetExceeded, LedgerDamaged, RecordsConsumed
 from blindstep.serve import closing, schema
-from blindstep.serve.accounts import LedgerPort, Run, open_ledger
+from blindstep.serve.accounts import LedgerPort, open_ledger
 from blindstep.serve.keys import Address, DamagedVote
 from blindstep.serve.studies import NoSuchStudy, Studies, WrongState
 from blindstep.serve.voting import Status
@@ -202,9 +202,9 @@ def test_a_study_that_does_not_fit_into_its_cohort_is_refused(bench):
 
 
 def test_a_charge_is_taken_once(bench):
-    study, number = bench.create()
-    row, plan = bench.studies.row(study), bench.studies.design(number).plan
-    port = LedgerPort(Run(study, row["cohort"], row["attempt"], plan), SECRETS, b"salt")
+    study, _ = bench.create()
+    row = bench.studies.row(study)
+    port = LedgerPort(row, SECRETS, b"salt")
     with pytest.raises(AssertionError, match="inside its transaction"):
         port.charge(0, 1, np.zeros(12))
     with bench.database.begin() as connection:

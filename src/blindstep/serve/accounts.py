@@ -94,36 +94,20 @@ def _reserved(run: RunAccount, going_on: bool) -> float:
     return accounting.compose([*earlier, *[run.identity.mu_per_pass] * run.identity.passes])
 
 
-@dataclass(frozen=True)
-class Run:
-    """A study as its ledger knows it."""
-
-    study: str
-    cohort: str
-    attempt: str
-    plan: Plan
-
-    @classmethod
-    def of(cls, row: Row, attempt: str | None = None) -> Run:
-        """The study of this row, under its own attempt or a new one."""
-        plan = Plan.from_json(row["plan"])
-        return cls(row["id"], row["cohort"], attempt or row["attempt"], plan)
-
-    def identity(self, ledger: Ledger, secrets: Secrets) -> RunIdentity:
-        """What the ledger compares: the same plan and cost as when the study was registered."""
-        schedule, terms = self.plan.schedule, self.plan.terms
-        naming = secrets.naming(self.study)
-        return RunIdentity(
-            run=self.study,
-            plan=fingerprints.of_plan(self.plan.to_dict()),
-            data=fingerprints.data_id(naming, self.cohort),
-            noise_key=ledger.name_of(secrets.run_name(self.study, self.attempt)),
-            mu_per_pass=terms.mu_per_pass(),
-            steps_per_pass=schedule.releases_per_pass,
-            passes=schedule.passes,
-            delta=self.plan.delta,
-            unit=PERSON,
-        )
+def identity_of(row: Row, ledger: Ledger, secrets: Secrets) -> RunIdentity:
+    """The study of this row as its ledger knows it: the same plan and cost each time."""
+    study, plan = row["id"], Plan.from_json(row["plan"])
+    return RunIdentity(
+        run=study,
+        plan=fingerprints.of_plan(plan.to_dict()),
+        data=fingerprints.data_id(secrets.naming(study), row["cohort"]),
+        noise_key=ledger.name_of(secrets.run_name(study, row["attempt"])),
+        mu_per_pass=plan.terms.mu_per_pass(),
+        steps_per_pass=plan.schedule.releases_per_pass,
+        passes=plan.schedule.passes,
+        delta=plan.delta,
+        unit=PERSON,
+    )
 
 
 @dataclass
@@ -133,7 +117,7 @@ class LedgerPort:
     Until that transaction has given it the `ledger`, it refuses.
     """
 
-    run: Run
+    row: Row  # of the study
     secrets: Secrets
     salt: bytes
     ledger: Ledger | None = None
@@ -145,9 +129,9 @@ class LedgerPort:
         """
         assert answers is not None
         assert self.ledger is not None, "a release is charged inside its transaction"
-        name = votes_name(self.secrets, self.run.study, first, self.salt, answers)
-        self.ledger.register(self.run.identity(self.ledger, self.secrets))
-        self.ledger.begin(self.run.study, first, count, answers=name)
+        name = votes_name(self.secrets, self.row["id"], first, self.salt, answers)
+        self.ledger.register(identity_of(self.row, self.ledger, self.secrets))
+        self.ledger.begin(self.row["id"], first, count, answers=name)
 
 
 def votes_name(secrets: Secrets, study: str, release: int, salt: bytes, answers: np.ndarray) -> str:

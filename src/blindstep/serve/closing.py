@@ -26,7 +26,7 @@ import sqlalchemy as sa
 from jaxtyping import Float
 
 from blindstep.serve import schema
-from blindstep.serve.accounts import LedgerPort, Run, open_ledger, votes_name
+from blindstep.serve.accounts import LedgerPort, open_ledger, votes_name
 from blindstep.serve.database import Database
 from blindstep.serve.design import Design
 from blindstep.serve.keys import Address
@@ -69,7 +69,7 @@ def release(studies: Studies, number: int) -> bool:
     state = design.state(studies.snapshot(number, position)[0])
     name = votes_name(secrets, row["id"], position, salt, answers.ravel())
     noise = secrets.noise(row["id"], row["attempt"], position, salt, name)
-    port = LedgerPort(Run.of(row), secrets, salt)
+    port = LedgerPort(row, secrets, salt)
     gate = design.gate(noise, port, position)
     if not row["early"]:
         _wait_for_the_tick(database, row)

@@ -1,7 +1,7 @@
 """What is seen of a service from outside: logs without identifiers or values, metrics without votes.
 
 A log line is JSON: time, event, route (its template, never the path), status and milliseconds. Metrics
-count the requests of operators, but not those of people: one request more or less would tell, without
+count requests by group, but not those of people: one request more or less would tell, without
 noise, whether somebody answered. Of questions and answers there are latencies and failures. What was
 released, and what it cost, is public and is read from the database.
 """

@@ -23,11 +23,12 @@ from sqlalchemy.exc import IntegrityError
 from blindstep.errors import BlindstepError, BudgetExceeded, InvalidArgument, positive
 from blindstep.ledger.account import Account, RunIdentity
 from blindstep.planning.checks import check_delta
+from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 from blindstep.private.accounting import PERSON
 from blindstep.private.statement import Privacy
 from blindstep.serve import schema
-from blindstep.serve.accounts import OPEN, Run, open_ledger, read_account, require_room
+from blindstep.serve.accounts import OPEN, identity_of, open_ledger, read_account, require_room
 from blindstep.serve.database import Database
 from blindstep.serve.design import Design, Step, new_public_key
 from blindstep.serve.keys import Secrets
@@ -96,7 +97,7 @@ class Studies:
             # Two studies that are made in one cohort at a time: the ledger's key lets one of them pass.
             with contextlib.suppress(IntegrityError), self.database.begin() as connection:
                 ledger = open_ledger(connection, row["cohort"], budget)
-                identity = Run.of(row).identity(ledger, self.secrets)
+                identity = identity_of(row, ledger, self.secrets)
                 require_room(connection, ledger.account, identity)
                 ledger.register(identity)
                 row["deadline"] = self.database.now(connection) + spec.deadline_seconds
@@ -155,22 +156,22 @@ class Studies:
 
     def _charge_rest(self, connection: Connection, row: Row) -> None:
         """Charge what a study had still to release under its old attempt."""
-        ledger, old = open_ledger(connection, row["cohort"]), Run.of(row)
-        ledger.register(old.identity(ledger, self.secrets), past=True)
-        left = old.plan.schedule.releases - row["release"]
-        ledger.begin(row["id"], row["release"], left, past=True)
+        ledger = open_ledger(connection, row["cohort"])
+        releases = Plan.from_json(row["plan"]).schedule.releases
+        ledger.register(identity_of(row, ledger, self.secrets), past=True)
+        ledger.begin(row["id"], row["release"], releases - row["release"], past=True)
 
     def _goes_on(self, connection: Connection, row: Row) -> bool:
         """Give a study a new attempt, or close it; says whether it goes on."""
-        ledger, new = open_ledger(connection, row["cohort"]), Run.of(row, new_attempt())
-        identity = new.identity(ledger, self.secrets)
+        ledger, attempt = open_ledger(connection, row["cohort"]), new_attempt()
+        identity = identity_of({**row, "attempt": attempt}, ledger, self.secrets)
         try:
             require_room(connection, ledger.account, identity)
         except BudgetExceeded:
             end(connection, row["number"], "closed")
             return False
         ledger.register(identity, recharge=True)
-        change(connection, row["number"], attempt=new.attempt)
+        change(connection, row["number"], attempt=attempt)
         return True
 
     # -- looking --------------------------------------------------------------------------------
