@@ -155,7 +155,7 @@ def token(
             from blindstep.serve.studies import Studies
 
             if study is not None:
-                Studies(tables, secrets).number(study)
+                Studies(tables, secrets).row(study)  # refused if there is none
             print(Access(tables, secrets).create(scope, study, label)[1])
     except BlindstepError as error:
         fail(error, as_json=False)

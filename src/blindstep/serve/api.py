@@ -236,7 +236,7 @@ def make_token(body: NewToken, service: Worker) -> Token:
     if (body.scope == "site") != (body.study is not None):
         raise InvalidArgument("a site token is for one study, and no other token has one.")
     if body.study is not None:
-        service.studies.number(body.study)
+        service.studies.row(body.study)  # refused if there is none
     name, token = service.access.create(body.scope, body.study, body.label)
     return Token(id=name, scope=body.scope, study=body.study, label=body.label, token=token)
 

@@ -19,7 +19,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import sqlalchemy as sa
@@ -174,7 +174,7 @@ class StepCloser(threading.Thread):
         with self._studies.database.read() as connection:
             now = self._studies.database.now(connection)
             chosen = sa.select(schema.studies).where(schema.studies.c.status == "running")
-            rows: Sequence[Row] = connection.execute(chosen).mappings().all()
+            rows: list[Row] = list(connection.execute(chosen).mappings())
         due = [row for row in rows if _due(row, now)]
         return due, [row for row in rows if not _due(row, now)]
 

@@ -144,7 +144,7 @@ def report_page(study: StudyId, service: Worker) -> Response:
 @pages.post("/studies/{study}/token")
 def token(study: StudyId, _: Fields, service: Worker) -> Response:
     """A new site token, shown this once."""
-    service.studies.number(study)
+    service.studies.row(study)  # refused if there is none
     made = service.access.create("site", study, "made on the dashboard")[1]
     return _page("study.html", **_content(service.studies, study), token=made)
 

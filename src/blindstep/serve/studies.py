@@ -146,6 +146,7 @@ class Studies:
         of the studies that go on.
         """
         chosen = sa.select(schema.studies).where(OPEN).order_by(schema.studies.c.number)
+        self._designs.clear()  # they know the attempts of before
         with self.database.begin() as connection:
             for cohort, mu in lost.items():
                 _charge_unknown(connection, cohort, mu)
