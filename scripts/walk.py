@@ -369,7 +369,7 @@ def by_service(_: bs.Plan) -> tuple[list[Walk], Walk]:
         studies = Studies(database, secrets)
         number = studies.number(studies.create(StudySpec.model_validate(asked)))
         made = studies.design(number)
-        people = [secrets.person(studies.name(number), "anna")]
+        people = [secrets.person(made.study, "anna")]
         length = made.plan.schedule.releases_per_pass
         voting.serve(studies.database, number, length, people, [])
         addresses = [Address(number, 0, 0, part) for part in (0, 1)]

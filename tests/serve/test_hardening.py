@@ -107,7 +107,7 @@ def test_points_of_many_parameters_are_kept_in_little_memory(bench, monkeypatch)
     study, _ = bench.create(people=16 * 20)
     step = bench.studies.step(bench.studies.row(study))
     first = [step.show(slot, 1) for slot in range(20)]
-    assert len(step._chunks) == 3
+    assert step._points.cache_info().currsize == 3
     assert [step.show(slot, 1) for slot in range(20)] == first
 
 
@@ -146,3 +146,34 @@ def test_what_was_lost_is_named_by_cohort_and_mu(tmp_path, monkeypatch):
     said = CliRunner().invoke(commands, ["serve", "restored", "--lost", "readers"])
     assert said.exit_code == 2
     assert "COHORT=MU" in said.stderr
+
+
+PAGES = [("GET", "/"), ("GET", "/new"), ("GET", "/studies/ab"), ("GET", "/studies/ab/report")]
+FORMS = [("POST", "/new"), ("POST", "/studies/ab/token"), ("POST", "/studies/ab/pause")]
+
+
+@pytest.mark.parametrize(("method", "path"), PAGES + FORMS)
+def test_pages_send_anyone_who_is_not_signed_in_to_the_sign_in_page(client, method, path):
+    """An API token in a header opens no page."""
+    response = client.request(method, path, follow_redirects=False)
+    assert (response.status_code, response.headers["location"]) == (303, "/login")
+
+
+def test_an_admin_makes_pauses_and_closes_a_study_in_forms(client):
+    token = client.app.state.service.access.create("admin", None, "")[1]
+    assert client.post("/login", data={"token": token + "x"}).status_code == 401
+    assert client.post("/login", data={"token": token}).status_code == 200  # the list of studies
+    assert client.post("/new", data={"name": "colours"}).status_code == 422
+    fields = {"name": "colours", "parameters": "red -1 1\nsize 0, 10, 3"}
+    page = client.post("/new", data=fields | {"people": "96", "epsilon": "1"})
+    assert page.text.count("<svg") == 2
+    assert 'aria-label="size over 0 of 16 steps: now 3"' in page.text
+    study = page.url.path
+    assert ask(client, study.rpartition("/")[2], "anna").json()["status"] == "asked"
+    assert "Answers per hour; 0 in the hour of" in client.get(study).text
+    assert "paused" in client.post(f"{study}/pause").text
+    assert client.post(f"{study}/pause").status_code == 409
+    elsewhere = client.post(f"{study}/close", headers={"Origin": "https://elsewhere.example"})
+    assert elsewhere.status_code == 403
+    assert "closed" in client.post(f"{study}/close").text
+    assert client.post("/logout").url.path == client.get("/").url.path == "/login"

@@ -138,6 +138,9 @@ def test_the_environment_holds_the_settings():
     assert Settings.from_environment(chosen.environment()) == chosen
     with pytest.raises(InvalidArgument, match="BLINDSTEP_BODY_BYTES"):
         Settings.from_environment({"BLINDSTEP_BODY_BYTES": "many"})
+    assert Settings.from_environment({"BLINDSTEP_SECURE_COOKIES": "on"}).secure_cookies
+    with pytest.raises(InvalidArgument, match="BLINDSTEP_SECURE_COOKIES"):
+        Settings.from_environment({"BLINDSTEP_SECURE_COOKIES": "perhaps"})
     with pytest.raises(InvalidArgument, match="mysql"):
         Database("mysql://somewhere/x")
     with pytest.raises(InvalidArgument, match="cannot be read"):

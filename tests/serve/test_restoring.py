@@ -12,14 +12,13 @@ from blindstep.serve import closing, schema
 from blindstep.serve.accounts import votes_name
 from blindstep.serve.database import Database
 from blindstep.serve.keys import Address
-from blindstep.serve.restoring import restored
 from blindstep.serve.studies import Studies
 from serving import SECRETS, Bench
 
 
 def say_restored(bench, **lost):
     """What the operator says; workers that start after it read everything anew."""
-    going_on = restored(bench.database, SECRETS, lost)
+    going_on = Studies(bench.database, SECRETS).restored(lost)
     bench.studies = Studies(bench.database, SECRETS)
     return going_on
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from blindstep.errors import BudgetExceeded, LedgerDamaged, RecordsConsumed
 from blindstep.serve import closing, schema
-from blindstep.serve.accounts import LedgerPort, Run, open_ledger
+from blindstep.serve.accounts import LedgerPort, open_ledger
 from blindstep.serve.keys import Address, DamagedVote
 from blindstep.serve.studies import NoSuchStudy, Studies, WrongState
 from blindstep.serve.voting import Status
@@ -72,10 +72,16 @@ def test_the_first_of_two_answers_is_kept(bench):
     bench.answer(number, 0, other)
     bench.past_deadline(number)
     closing.freeze(bench.studies, number)
-    with bench.database.read() as connection:
-        row = bench.studies.row(study)
-        assert closing._read_votes(bench.studies, connection, row)[0, 0] == 0.25
+    row = bench.studies.row(study)
+    assert closing._read_votes(bench.studies, row)[0, 0] == 0.25
     assert row["answered"] == 1
+
+
+@pytest.mark.parametrize("number", [0, 7, 2**31, 2**32 - 1])
+def test_a_number_that_no_study_has_is_no_study(bench, number):
+    """A token that somebody made up may hold any number of 32 bits."""
+    with pytest.raises(NoSuchStudy):
+        bench.studies.design(number)
 
 
 def test_one_answer_sent_ten_times_in_parallel_counts_once(bench):
@@ -196,9 +202,9 @@ def test_a_study_that_does_not_fit_into_its_cohort_is_refused(bench):
 
 
 def test_a_charge_is_taken_once(bench):
-    study, number = bench.create()
-    row, plan = bench.studies.row(study), bench.studies.design(number).plan
-    port = LedgerPort(Run(study, row["cohort"], row["attempt"], plan), SECRETS, b"salt")
+    study, _ = bench.create()
+    row = bench.studies.row(study)
+    port = LedgerPort(row, SECRETS, b"salt")
     with pytest.raises(AssertionError, match="inside its transaction"):
         port.charge(0, 1, np.zeros(12))
     with bench.database.begin() as connection:

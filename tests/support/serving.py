@@ -66,7 +66,7 @@ class Bench:
     def close_step(self, number):
         self.past_deadline(number)
         assert closing.freeze(self.studies, number)
-        row = self.studies.row(self.studies.name(number))
+        row = self.studies.row(number)
         self.salts[row["id"], row["release"]] = bytes(row["salt"])
         assert closing.release(self.studies, number)
 

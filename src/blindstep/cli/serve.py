@@ -148,7 +148,7 @@ def token(
         from blindstep.serve.studies import Studies
 
         if study is not None:
-            Studies(tables, secrets).number(study)
+            Studies(tables, secrets).row(study)  # refused if there is none
         print(Access(tables, secrets).create(scope, study, label)[1])
 
 
@@ -176,9 +176,9 @@ def restored(
     """
     charges = dict(_charge(given) for given in lost or ())
     with _opened(_settings(database, key_file)) as opened:
-        from blindstep.serve.restoring import restored as charge
+        from blindstep.serve.studies import Studies
 
-        going_on = charge(*opened, charges)
+        going_on = Studies(*opened).restored(charges)
     print(
         f"{len(going_on)} studies go on, charged again; the others did not fit into their budget."
     )

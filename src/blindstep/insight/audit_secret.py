@@ -8,9 +8,9 @@ exp(+- c y_i - c^2 / 2), where y_i is the coordinate in standard deviations of t
     score = log S+ - log S-,        or log S+ where the record is left out in the other data set.
 
 It does not believe what the code claims of its noise: it learns the length of noise and of the push
-from the first third of the keys. Every release comes from the plan's own gate, with allocations and noise of
-a new key for each pass; coordinates have independent noise and records independent steps, so each pass
-gives a trial for each coordinate.
+from the first third of the keys. Every release comes from the plan's own gate, with allocations and
+noise of a new key for each pass. Coordinates have independent noise and records independent steps, so
+each pass gives a trial for each coordinate.
 """
 
 from __future__ import annotations

@@ -2,6 +2,6 @@
 
 Read in this order: `files` (bytes that are on the disk when a call returns), `journal`, `account`,
 `ledger` (all that is spent, charged before it is released), `fingerprints`, `checkpoint`, `storage`
-(where a run stands), `session` (both together, as the gate's port), `sharing` (the same over several
-processes), `data_ledger` (the ledger of a data file).
+(where a run stands, in one process or in several), `session` (all of this, as the gate's port),
+`data_ledger` (the ledger of a data file).
 """

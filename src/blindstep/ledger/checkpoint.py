@@ -2,7 +2,7 @@
 
 It is a directory of
 - `state-N.npz`: state, memory, keys and secret fingerprints as named plain arrays, *with the noise
-  key*: whoever can read it can subtract the noise. Plain NumPy, never pickle;
+  key*: anyone who can read it can subtract the noise. Plain NumPy, never pickle;
 - `checkpoint.json`: which run, plan and data, how many steps are done, where the ledger stood, and
   the SHA-256 of the state and of itself;
 - `checkpoint.previous.json`, with a state of its own: the checkpoint before.

@@ -16,19 +16,17 @@ its owner only (mode 0600, in a directory made with 0700), and nothing of them i
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindstep.errors import CheckpointUnwritable, LedgerUnreadable, LedgerUnwritable
+from blindstep.errors import LedgerUnreadable, LedgerUnwritable
 from blindstep.ledger import files
 from blindstep.ledger.checkpoint import CURRENT
 from blindstep.ledger.ledger import Ledger
-from blindstep.ledger.storage import LEDGER, PathLike
+from blindstep.ledger.storage import LEDGER, PathLike, put
 
 HOME = "BLINDSTEP_HOME"
 # In a run directory: where the run's ledger is, if it is not in there.
@@ -39,17 +37,11 @@ _REMEDY = f"give --ledger PATH, or set {HOME} to a folder that is kept"
 
 @dataclass(frozen=True)
 class Kept:
-    """A ledger of a data file.
+    """A ledger of a data file."""
 
-    Attributes:
-        ledger: the path of the ledger.
-        contents: SHA-256 of every content that the file had.
-        paths: every place where it lay.
-    """
-
-    ledger: str
-    contents: tuple[str, ...]
-    paths: tuple[str, ...]
+    ledger: str  # its path
+    contents: tuple[str, ...]  # SHA-256 of every content that the file had
+    paths: tuple[str, ...]  # every place where it lay
 
 
 def home() -> str:
@@ -79,16 +71,13 @@ def keep(data: PathLike) -> Kept:
     stem = Path(path).stem
     try:
         files.make_private_directory(folder)
-        with _alone(folder):
+        with files.taking_turns(os.path.join(folder, ".lock")):  # one that looks here at a time
             found = _find(content, path)
             if found is None:
                 name = f"{stem}-{os.urandom(4).hex()}.jsonl"
                 found = Kept(os.path.join(folder, name), (), ())
-            known = Kept(
-                found.ledger,
-                tuple(dict.fromkeys([*found.contents, content])),
-                tuple(dict.fromkeys([*found.paths, path])),
-            )
+            contents, paths = [*found.contents, content], [*found.paths, path]
+            known = Kept(found.ledger, *(tuple(dict.fromkeys(each)) for each in (contents, paths)))
             if known != found:
                 text = json.dumps({"contents": known.contents, "paths": known.paths}, indent=2)
                 files.put_file(_description(known.ledger), text.encode("ascii") + b"\n")
@@ -118,13 +107,7 @@ def point(directory: PathLike, ledger: str) -> None:
     """Write down, in a run directory, where the run's ledger is, if it is elsewhere."""
     path = os.path.join(directory, POINTER)
     if os.path.dirname(ledger) != os.path.abspath(directory) and not os.path.exists(path):
-        try:
-            files.put_file(path, f"{ledger}\n".encode())
-        except OSError as error:
-            raise CheckpointUnwritable(
-                f"{path} cannot be written ({error.strerror}), so nothing was released: free some "
-                "space or make the directory writable."
-            ) from error
+        put(path, f"{ledger}\n")
 
 
 def secret_directory(path: PathLike) -> Path | None:
@@ -162,15 +145,3 @@ def _sha256(data: PathLike) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise LedgerUnreadable(f"{data} cannot be read ({error.strerror}).") from error
-
-
-@contextlib.contextmanager
-def _alone(folder: str) -> Iterator[None]:
-    """Wait until no other process looks for a ledger here."""
-    descriptor = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if files.fcntl is not None:  # without it, a ledger cannot be opened either
-            files.fcntl.flock(descriptor, files.fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

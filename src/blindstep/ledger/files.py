@@ -2,10 +2,10 @@
 
 Errors are the operating system's own (OSError); the callers turn them into refusals.
 
-A sealed object is one line of JSON. Its last member is the SHA-256 of the line without that member. The
-hash covers bytes, not parsed values: a changed space is as visible as a changed number. It finds
-accidents (a failing disk, a torn write, a file of another run). It is no signature: whoever may write
-the file can also write the hash.
+A sealed object is one line of JSON. Its last member is the SHA-256 of the line without that member:
+of its bytes, so a changed space is as visible as a changed number. It finds accidents (a failing disk,
+a torn write, a file of another run). It is no signature: anyone who may write the file can also write
+the hash.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import stat
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from blindstep.errors import InvalidArgument
@@ -88,6 +90,26 @@ def make_private_directory(path: str) -> None:
         if not os.path.isdir(path):  # else another process was quicker
             raise
     flush_directory(os.path.dirname(path))
+
+
+@contextlib.contextmanager
+def taking_turns(path: str, patience: float = math.inf) -> Iterator[None]:
+    """Hold the lock on the file at `path`; after `patience` seconds of waiting, go on without it.
+
+    Where the platform has no flock, nobody waits.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+    try:
+        until = time.monotonic() + patience
+        while fcntl is not None and time.monotonic() < until:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.001)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def read_file(path: str) -> bytes:

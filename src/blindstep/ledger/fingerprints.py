@@ -5,18 +5,18 @@ free of charge only if they come out bit for bit the same. So data, start, loss 
 compute them are compared first, each by its SHA-256. The fingerprint of the data is secret: a guess can
 be checked against it. Only the secret part of a checkpoint holds it; others may read `data_id`.
 
-*Names.* A ledger is for others to read. It must tell one noise key from another, the same data from
-changed data, the answers that a step had from other answers, and its readers must learn nothing of
-them. A plain hash would let a reader check guesses: whoever knows all records but one could try every
-value of that one, and a vote is one bit. So each name is an HMAC-SHA256.
+*Names.* A ledger is for others to read. It must tell one noise key, data set or vector of answers from
+another, and its readers must learn nothing of them. A plain hash would let a reader check guesses:
+anyone who knows all records but one could try every value of that one, and a vote is one bit. So each
+name is an HMAC-SHA256.
 
 - Data and answers are named under a *naming secret*: 32 bytes from the operating system, drawn for each
-  run and kept in its checkpoint only. No seed makes it. So these names tell nothing, even to somebody
+  run and kept in its checkpoint only. No seed makes it, so these names tell nothing, even to somebody
   who knows the seed of the run.
 - A noise key is named under itself, with the ledger's random id: a key has one name throughout one
-  ledger, and different names in different ledgers. Nobody can guess 256 random bits. The key of a
-  seeded run is another matter: *anyone who knows or can guess the seed* can compute the key, and its
-  name confirms the guess. Such a run is not private against them anyway.
+  ledger, and different names in different ledgers. Nobody can guess 256 random bits; but *anyone who
+  knows or can guess the seed* of a seeded run can compute its key, and the name confirms the guess.
+  Such a run is not private against them anyway.
 """
 
 from __future__ import annotations

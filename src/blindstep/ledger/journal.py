@@ -6,9 +6,8 @@ carries the day, not the time of day: when a step was released may say who took 
 
 What a crash can leave. `append` writes a line in one go and returns when it is on the disk. A crash
 in between leaves an unfinished last line. Its `append` never returned, so nothing that waited for it
-has happened, and the line may be set aside: its bytes go to PATH.torn-1 (-2, ...), they are never
-erased. If only the newline is missing, the line is whole and counts. A crash leaves nothing else, so
-everything else is refused.
+has happened, and its bytes are set aside in PATH.torn-1 (-2, ...). If only the newline is missing, the
+line is whole and counts. A crash leaves nothing else, so everything else is refused.
 
 The file alone cannot show that its last whole lines were cut off. A `Head` that is kept elsewhere, in
 a checkpoint, shows it.
@@ -21,7 +20,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from blindstep.errors import (
     LedgerBusy,
@@ -92,6 +91,15 @@ def scan(path: str, content: bytes, visit: Visit, expected: Head | None = None) 
     return Scan(head, whole, content[whole:], terminated)
 
 
+def follow(head: Head | None, body: dict[str, Any]) -> tuple[bytes, dict[str, Any], Head]:
+    """The line that comes after `head` (without its newline), its entry, and the head after it."""
+    number, previous = (0, NOTHING_BEFORE) if head is None else head[1:]
+    today = datetime.now(UTC).date().isoformat()
+    line = seal({"n": number, "prev": previous, "at": today, **body})
+    entry, digest = unseal(line)
+    return line, entry, Head(head.origin if head else digest, number + 1, digest)
+
+
 def _check_contains(path: str, digests: list[str], expected: Head) -> None:
     """Refuse a journal of these lines that is not the one which had the expected head, grown."""
     if digests and digests[0] != expected.origin:
@@ -132,9 +140,8 @@ def read_bytes(path: str) -> bytes:
         ) from error
 
 
-@runtime_checkable
-class Entries(Protocol):
-    """What a ledger needs of the place where its entries are kept: a file (`Journal`), or a database.
+class Entries:
+    """Where a ledger keeps its entries: a file (`Journal`), or a transaction of a database.
 
     Attributes:
         path: what messages call it.
@@ -146,29 +153,24 @@ class Entries(Protocol):
 
     def prepare(self) -> None:
         """Make ready for the first `append`, once it is known that this is the right ledger."""
-        ...
 
     def append(self, body: dict[str, Any]) -> dict[str, Any]:
         """Add an entry and return it; what it announces must not happen unless it is durable."""
-        ...
+        raise NotImplementedError
 
     def check(self) -> None:
         """Refuse if no entry can be added."""
-        ...
 
     def close(self) -> None:
         """Let other writers in."""
-        ...
 
 
-class Journal:
+class Journal(Entries):
     """The one writer of a journal. Use it from one thread at a time.
 
     The constructor takes the lock PATH.lock (an advisory `flock`, which a network file system must
-    support), reads and verifies everything, and changes nothing. `prepare` sets an unfinished last
-    line aside; `append` adds lines. After an append that failed the object refuses to write: only
-    opening the file again tells what the disk took. `head` is the head of the lines so far; None
-    while there are none.
+    support), reads and verifies everything, and changes nothing. After an append that failed the
+    object refuses to write: only opening the file again tells what the disk took.
     """
 
     def __init__(self, path: str, visit: Visit, expected: Head | None = None) -> None:
@@ -215,15 +217,11 @@ class Journal:
         is, and whatever waits for it must not happen.
         """
         self.check()
-        number, previous = (0, NOTHING_BEFORE) if self.head is None else self.head[1:]
-        today = datetime.now(UTC).date().isoformat()
-        line = seal({"n": number, "prev": previous, "at": today, **body})
+        line, entry, head = follow(self.head, body)
         with self._writing():
             files.write_all(self._file, line + b"\n")
             files.flush(self._file)
-            entry, digest = unseal(line)
-            self.head = Head(self.head.origin if self.head else digest, number + 1, digest)
-            self._size += len(line) + 1
+            self.head, self._size = head, self._size + len(line) + 1
         return entry
 
     def close(self) -> None:

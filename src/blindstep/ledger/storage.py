@@ -122,7 +122,7 @@ PLAN = "plan.json"
 
 
 def read(path: str) -> dict[str, Any]:
-    """The JSON object in a plan file. Anything else there is an OSError or a ValueError."""
+    """The JSON object in a plan file. Anything else is an OSError or a ValueError."""
     plan = files.parse(files.read_file(path).decode())
     if not isinstance(plan, dict):
         raise ValueError("it is no JSON object")
@@ -170,11 +170,14 @@ def _others(one: dict[str, Any], two: dict[str, Any]) -> list[str]:
 def write(directory: str, plan: dict[str, Any]) -> None:
     """Write the plan, whole or not at all, if there is none yet."""
     path = os.path.join(directory, PLAN)
-    if os.path.lexists(path):
-        return
-    text = json.dumps(plan, indent=2, allow_nan=False) + "\n"
+    if not os.path.lexists(path):
+        put(path, json.dumps(plan, indent=2, allow_nan=False) + "\n")
+
+
+def put(path: str, text: str) -> None:
+    """Write a file of a run directory that explains it, whole or not at all."""
     try:
-        files.put_file(path, text.encode("ascii"))
+        files.put_file(path, text.encode())
     except OSError as error:
         raise CheckpointUnwritable(
             f"{path} cannot be written ({error.strerror}), so nothing was released: free some space "
@@ -203,36 +206,28 @@ def require_room(storage: Storage, mu: float, group: JaxGroup | None = None) -> 
     One that has begun is not asked again: what it has spent is in the ledger already. Of several
     processes, process 0 looks into the ledger.
     """
-    (group or JaxGroup()).led("room", lambda: _require_room(storage, mu))
 
+    def look() -> None:
+        account = account_at(storage) if storage and not storage.begun else Account()
+        if account.would_exceed(mu):
+            raise BudgetExceeded(
+                f"{storage.ledger_path}: this run asks for mu = {mu:g} in all, but of the budget "
+                f"{account.budget:g} only {account.remaining():g} is left ({account.spent():g} "
+                "spent): nothing was released. Ask for a smaller epsilon."
+            )
 
-def _require_room(storage: Storage, mu: float) -> None:
-    if not storage or storage.begun:
-        return
-    account = account_at(storage)
-    if account.would_exceed(mu):
-        raise BudgetExceeded(
-            f"{storage.ledger_path}: this run asks for mu = {mu:g} in all, but of the budget "
-            f"{account.budget:g} only {account.remaining():g} is left ({account.spent():g} spent): "
-            "nothing was released. Ask for a smaller epsilon."
-        )
+    (group or JaxGroup()).led("room", look)
 
 
 def agree(
-    group: JaxGroup,
-    known: Fingerprints,
-    plan: str,
-    unit: str,
-    storage: Storage,
-    seed: int | None,
+    group: JaxGroup, known: Fingerprints, plan: str, unit: str, storage: Storage, seed: int | None
 ) -> Fingerprints:
     """Raise the same refusal in all processes unless they were given the same; `plan` is its hash.
 
     Gives the fingerprints with the environments of all processes as one: hosts may differ, but each
     must be again what it was when releases are repeated.
     """
-    paths = [storage.directory, storage.ledger]
-    files = [None if path is None else os.fspath(path) for path in paths]
+    places = [path and os.fspath(path) for path in (storage.directory, storage.ledger)]
     budget = None if storage.budget is None else storage.budget.mu
     group.require_alike(
         {
@@ -241,7 +236,7 @@ def agree(
             "loss": known.loss,
             "data": known.data,
             "people or rows": unit,
-            "checkpoint, ledger or budget": json.dumps([*files, budget]),
+            "checkpoint, ledger or budget": json.dumps([*places, budget]),
             "seed": str(seed),
         }
     )

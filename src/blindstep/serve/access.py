@@ -1,9 +1,8 @@
-"""Who may do what, and how often: tokens with scopes, dashboard sessions, limits on rate and body size.
+"""Who may do what, and how often: tokens with scopes, dashboard sessions, limits on the rate.
 
 A token is 32 random bytes. The database holds its keyed hash, so neither the database nor its backup
 opens anything. Scopes: *admin* does everything; *site* asks for one study and reads its state;
-*metrics* reads `/metrics`. To replace a token, make a new one and then revoke the old one; both work
-in between.
+*metrics* reads `/metrics`. To replace a token, make a new one and then revoke the old one.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindstep.errors import BlindstepError
 from blindstep.serve import schema
@@ -31,7 +29,7 @@ _MOST_TOKENS = 4096
 
 
 class Forbidden(BlindstepError):
-    """No token, a wrong one, or one that may not do this."""
+    """The request has no token, a wrong one, or one that may not do this."""
 
     def __init__(self, status: int) -> None:
         said = "a valid token is needed." if status == 401 else "this token may not do that."
@@ -59,7 +57,7 @@ class Access:
         self._known: dict[bytes, tuple[float, Principal | None]] = {}
 
     def create(self, scope: Rights, study: str | None, label: str) -> tuple[str, str]:
-        """A new token: its id, and the token itself, which is nowhere else from now on."""
+        """A new token: its id, and the token itself, which is kept nowhere."""
         token, name = f"bs_{scope}_{random.token_urlsafe(32)}", random.token_hex(6)
         row = {
             "id": name,
@@ -83,9 +81,7 @@ class Access:
         """Every token's principal, label and day."""
         with self._database.read() as connection:
             rows = connection.execute(sa.select(schema.tokens).order_by(schema.tokens.c.made_on))
-            return [
-                (Principal(row.id, row.scope, row.study), row.label, row.made_on) for row in rows
-            ]
+            return [(Principal(r.id, r.scope, r.study), r.label, r.made_on) for r in rows]
 
     def revoke(self, name: str) -> bool:
         """Delete a token; says whether it was there."""
@@ -111,24 +107,23 @@ class Access:
         self._known[name] = (time.monotonic() + _BELIEVED, principal)
         return principal
 
-    # -- the dashboard --------------------------------------------------------------------------
-
     def session(self, token: str) -> str | None:
-        """A cookie for whoever has an admin token; None for others."""
+        """A cookie for anyone who has an admin token; None for others."""
         principal = self.look_up(self._secrets.token_name(token))
         if principal is None or principal.scope != "admin":
             return None
         content = f"{principal.id}.{int(time.time()) + _SESSION}"
-        return f"{content}.{self._secrets.sign(content.encode()).hex()}"
+        return f"{content}.{self._signature(content)}"
+
+    def _signature(self, content: str) -> str:
+        return self._secrets.sign(content.encode()).hex()
 
     def of_session(self, cookie: str) -> Principal | None:
         """The admin of a cookie, if it is genuine, not too old, and the token still there."""
         content, _, signature = cookie.rpartition(".")
         name, _, until = content.partition(".")
-        genuine = hmac.compare_digest(
-            self._secrets.sign(content.encode()).hex().encode(), signature.encode()
-        )
-        if not genuine or int(until) < time.time():
+        expected = self._signature(content).encode()
+        if not hmac.compare_digest(expected, signature.encode()) or int(until) < time.time():
             return None
         with self._database.read() as connection:
             chosen = sa.select(schema.tokens.c.scope).where(schema.tokens.c.id == name)
@@ -165,47 +160,3 @@ class Rate:
         if left < 1.0:
             raise TooMany("too many requests: try again in a second.")
         return left, now
-
-
-class BodyLimit:
-    """Refuses a body that is longer than allowed, before it is read to its end."""
-
-    def __init__(self, app: ASGIApp, usual: int, bulk: int) -> None:
-        self._app, self._usual, self._bulk = app, usual, bulk
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with its body counted."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        most = self._bulk if scope["path"] == "/v1/answers/bulk" else self._usual
-        claimed = dict(scope["headers"]).get(b"content-length", b"0")
-        if not claimed.isdigit() or int(claimed) > most:
-            await _refuse(send)
-            return
-        begun, seen = False, 0
-
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            return message if seen <= most else {"type": "http.disconnect"}
-
-        async def noted(message: Message) -> None:
-            nonlocal begun
-            if seen <= most or begun:  # what the app says of a body that was cut off is not sent
-                begun = True
-                await send(message)
-
-        try:
-            await self._app(scope, counted, noted)
-        finally:
-            if seen > most and not begun:
-                await _refuse(send)
-
-
-async def _refuse(send: Send) -> None:
-    body = b'{"error":{"code":"too_large","message":"the body is larger than allowed."}}'
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": 413, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -2,14 +2,13 @@
 
 A file's journal has a lock and a disk of its own; here both are the transaction that the ledger is
 opened in. So an entry is there if and only if what it announces was committed with it. Lines are sealed
-and chained as in a file: one that was changed or taken out is found when the ledger is next read.
+and chained as in a file.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -19,46 +18,36 @@ from sqlalchemy.engine import Connection
 from blindstep.errors import BudgetExceeded
 from blindstep.ledger import fingerprints
 from blindstep.ledger.account import ROUNDING, Account, RunAccount, RunIdentity
-from blindstep.ledger.files import seal, unseal
-from blindstep.ledger.journal import NOTHING_BEFORE, Head, scan
+from blindstep.ledger.journal import Entries, follow, scan
 from blindstep.ledger.ledger import Ledger
 from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 from blindstep.private.accounting import PERSON
 from blindstep.serve import schema
 from blindstep.serve.keys import Secrets
+from blindstep.serve.schema import Row
+
+OPEN = schema.studies.c.status.in_(("running", "paused"))
 
 
-class SqlJournal:
-    """What a `Ledger` needs of a journal, on the lines of one cohort, inside one transaction."""
+class SqlJournal(Entries):
+    """The entries of one cohort, inside one transaction, which is the one writer."""
 
     def __init__(self, connection: Connection, cohort: str, account: Account) -> None:
         self.path, self._cohort, self._connection = f"the ledger of {cohort!r}", cohort, connection
         lines = sa.select(schema.ledger.c.line).where(schema.ledger.c.cohort == cohort)
         rows = connection.execute(lines.order_by(schema.ledger.c.number)).scalars().all()
         content = "".join(f"{line}\n" for line in rows).encode("ascii")
-        self.head: Head | None = scan(self.path, content, account.apply).head
-
-    def prepare(self) -> None:
-        """Nothing to do: the transaction has begun."""
+        self.head = scan(self.path, content, account.apply).head
 
     def append(self, body: dict[str, Any]) -> dict[str, Any]:
         """Add a line and return its entry. It is durable when the transaction is."""
-        number, previous = (0, NOTHING_BEFORE) if self.head is None else self.head[1:]
-        today = datetime.now(UTC).date().isoformat()
-        line = seal({"n": number, "prev": previous, "at": today, **body})
+        line, entry, head = follow(self.head, body)
+        row = {"cohort": self._cohort, "number": head.length - 1, "line": line.decode("ascii")}
         # Two transactions that add to one ledger at a time: the primary key lets one of them pass.
-        row = {"cohort": self._cohort, "number": number, "line": line.decode("ascii")}
         self._connection.execute(sa.insert(schema.ledger), row)
-        entry, digest = unseal(line)
-        self.head = Head(self.head.origin if self.head else digest, number + 1, digest)
+        self.head = head
         return entry
-
-    def check(self) -> None:
-        """The transaction is the one writer."""
-
-    def close(self) -> None:
-        """The transaction closes itself."""
 
 
 def open_ledger(connection: Connection, cohort: str, budget: float | None = None) -> Ledger:
@@ -81,14 +70,12 @@ def read_account(connection: Connection, cohort: str) -> Account:
 def require_room(connection: Connection, account: Account, identity: RunIdentity) -> None:
     """Refuse a study that does not fit beside all that the cohort's open studies will spend.
 
-    The ledger itself counts what was charged: two studies that run at a time would both be let in, and
-    one would be stopped after people have answered.
+    The ledger itself counts what was charged: it would let in two studies that run at the same time,
+    and one would be stopped after people have answered.
     """
     if account.budget is None:
         return
-    columns = schema.studies.c
-    chosen = sa.select(columns.id).where(columns.status.in_(("running", "paused")))
-    going_on = set(connection.execute(chosen).scalars())
+    going_on = set(connection.execute(sa.select(schema.studies.c.id).where(OPEN)).scalars())
     asked = identity.mu_per_pass * math.sqrt(identity.passes)
     taken = [_reserved(run, name in going_on) for name, run in account.runs.items()]
     if accounting.compose([asked, *taken]) > account.budget * (1 + ROUNDING):
@@ -107,30 +94,20 @@ def _reserved(run: RunAccount, going_on: bool) -> float:
     return accounting.compose([*earlier, *[run.identity.mu_per_pass] * run.identity.passes])
 
 
-@dataclass(frozen=True)
-class Run:
-    """A study as its ledger knows it."""
-
-    study: str
-    cohort: str
-    attempt: str
-    plan: Plan
-
-    def identity(self, ledger: Ledger, secrets: Secrets) -> RunIdentity:
-        """What the ledger compares: the same plan and cost as when the study was registered."""
-        schedule, terms = self.plan.schedule, self.plan.terms
-        naming = secrets.naming(self.study)
-        return RunIdentity(
-            run=self.study,
-            plan=fingerprints.of_plan(self.plan.to_dict()),
-            data=fingerprints.data_id(naming, self.cohort),
-            noise_key=ledger.name_of(secrets.run_name(self.study, self.attempt)),
-            mu_per_pass=terms.mu_per_pass(),
-            steps_per_pass=schedule.releases_per_pass,
-            passes=schedule.passes,
-            delta=self.plan.delta,
-            unit=PERSON,
-        )
+def identity_of(row: Row, ledger: Ledger, secrets: Secrets) -> RunIdentity:
+    """The study of this row as its ledger knows it: the same plan and cost each time."""
+    study, plan = row["id"], Plan.from_json(row["plan"])
+    return RunIdentity(
+        run=study,
+        plan=fingerprints.of_plan(plan.to_dict()),
+        data=fingerprints.data_id(secrets.naming(study), row["cohort"]),
+        noise_key=ledger.name_of(secrets.run_name(study, row["attempt"])),
+        mu_per_pass=plan.terms.mu_per_pass(),
+        steps_per_pass=plan.schedule.releases_per_pass,
+        passes=plan.schedule.passes,
+        delta=plan.delta,
+        unit=PERSON,
+    )
 
 
 @dataclass
@@ -140,7 +117,7 @@ class LedgerPort:
     Until that transaction has given it the `ledger`, it refuses.
     """
 
-    run: Run
+    row: Row  # of the study
     secrets: Secrets
     salt: bytes
     ledger: Ledger | None = None
@@ -152,9 +129,9 @@ class LedgerPort:
         """
         assert answers is not None
         assert self.ledger is not None, "a release is charged inside its transaction"
-        name = votes_name(self.secrets, self.run.study, first, self.salt, answers)
-        self.ledger.register(self.run.identity(self.ledger, self.secrets))
-        self.ledger.begin(self.run.study, first, count, answers=name)
+        name = votes_name(self.secrets, self.row["id"], first, self.salt, answers)
+        self.ledger.register(identity_of(self.row, self.ledger, self.secrets))
+        self.ledger.begin(self.row["id"], first, count, answers=name)
 
 
 def votes_name(secrets: Secrets, study: str, release: int, salt: bytes, answers: np.ndarray) -> str:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 from importlib.resources import files
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from blindstep.serve import api, dashboard, refusals
-from blindstep.serve.access import BodyLimit, Forbidden
-from blindstep.serve.api import Anyone, Worker
-from blindstep.serve.observe import Observer, metrics, set_up_logs
+from blindstep.serve import api, dashboard
+from blindstep.serve.api import Worker
+from blindstep.serve.observe import metrics, note, set_up_logs
 from blindstep.serve.service import Service, Settings
 
 
@@ -41,7 +42,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    refusals.install(app)
+    api.install(app)
     app.include_router(api.router)
     app.include_router(dashboard.router)
     app.mount("/static", StaticFiles(directory=str(files("blindstep.serve") / "static")))
@@ -57,7 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
         ready = service.ready()
         return PlainTextResponse("ready\n" if ready else "not ready\n", 200 if ready else 503)
 
-    @app.get("/metrics", include_in_schema=False, dependencies=[Depends(_may_see_metrics)])
+    @app.get("/metrics", include_in_schema=False, dependencies=[api.only("admin", "metrics")])
     def prometheus(service: Worker) -> Response:
         """The metrics of all workers on this host."""
         return Response(metrics(service.studies), media_type="text/plain; version=0.0.4")
@@ -69,17 +70,56 @@ def create_app(settings: Settings) -> FastAPI:
             allow_methods=["POST"],
             allow_headers=["Content-Type"],
         )
-    app.add_middleware(refusals.CatchAll)
-    app.add_middleware(BodyLimit, usual=settings.body_bytes, bulk=settings.bulk_bytes)
-    app.add_middleware(Observer)
+    app.add_middleware(Boundary, usual=settings.body_bytes, bulk=settings.bulk_bytes)
     return app
 
 
-async def _may_see_metrics(principal: Anyone) -> None:
-    if principal is None:
-        raise Forbidden(401)
-    if principal.scope not in ("admin", "metrics"):
-        raise Forbidden(403)
+class Boundary:
+    """Around every request: limits its body, times it, and answers an error that nobody expected.
+
+    (The server around it would print such an error with all that was sent.) A body that is longer
+    than allowed is refused before it is read to its end.
+    """
+
+    def __init__(self, app: ASGIApp, usual: int, bulk: int) -> None:
+        self._app, self._usual, self._bulk = app, usual, bulk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and watch what is read of it and what is sent back."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        most = self._bulk if scope["path"] == "/v1/answers/bulk" else self._usual
+        claimed = dict(scope["headers"]).get(b"content-length", b"0")
+        began, seen = time.perf_counter(), 0
+        status = None  # of the response, once it has begun
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            return message if seen <= most else {"type": "http.disconnect"}
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if seen <= most or status:  # what the app says of a body that was cut off is not sent
+                status = message.get("status", status)
+                await send(message)
+
+        try:
+            if claimed.isdigit() and int(claimed) <= most:
+                await self._app(scope, counted, noted)
+            else:
+                seen = most + 1
+        except Exception as error:
+            response = api.refuse(error)
+            if not status:
+                await response(scope, receive, noted)
+        finally:
+            if seen > most and not status:
+                status = 413
+                await api.too_large()(scope, receive, send)
+            note(scope, status or 500, time.perf_counter() - began)
 
 
 def build() -> FastAPI:

@@ -95,13 +95,11 @@ class Client:
         **rest: Any,
     ) -> dict[str, Any]:
         """Make a study. `parameters` are {name: (low, high)}, or the full form of the API."""
-        listed = (
-            [{"name": each, "low": low, "high": high} for each, (low, high) in parameters.items()]
-            if isinstance(parameters, Mapping)
-            else parameters
-        )
-        body = {"name": name, "parameters": listed, "people": people, "epsilon": epsilon, **rest}
-        return self.call("POST", "/v1/studies", body, again=False)
+        if isinstance(parameters, Mapping):
+            pairs = parameters.items()
+            parameters = [{"name": each, "low": low, "high": high} for each, (low, high) in pairs]
+        asked = {"name": name, "parameters": parameters, "people": people, "epsilon": epsilon}
+        return self.call("POST", "/v1/studies", asked | rest, again=False)
 
     def study(self, study: str) -> dict[str, Any]:
         """The state of a study."""
@@ -113,15 +111,18 @@ class Client:
 
     def pause(self, study: str) -> dict[str, Any]:
         """Ask nobody new, and hold the deadline."""
-        return self.call("POST", f"/v1/studies/{quote(study)}/pause", {}, again=False)
+        return self._act(study, "pause")
 
     def resume(self, study: str) -> dict[str, Any]:
         """Go on after a pause."""
-        return self.call("POST", f"/v1/studies/{quote(study)}/resume", {}, again=False)
+        return self._act(study, "resume")
 
     def close_study(self, study: str) -> dict[str, Any]:
         """End a study for good."""
-        return self.call("POST", f"/v1/studies/{quote(study)}/close", {}, again=False)
+        return self._act(study, "close")
+
+    def _act(self, study: str, action: str) -> dict[str, Any]:
+        return self.call("POST", f"/v1/studies/{quote(study)}/{action}", {}, again=False)
 
     def new_token(self, scope: str, study: str | None = None, label: str = "") -> dict[str, Any]:
         """A new token, shown this once."""

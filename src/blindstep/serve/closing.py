@@ -1,15 +1,15 @@
 """Closing a step: freeze, then charge, release and delete the votes in one transaction.
 
 1. *Freeze*, a short transaction of its own: from now on no answer is taken and no slot given out. So
-   the votes can no longer change, whoever releases them, and however often that is begun. The salt of
+   the votes can no longer change, whichever worker releases them and however often. The salt of
    the noise is drawn with it.
 2. *Read* the frozen votes and compile the program, outside any transaction.
 3. *Release*, one transaction: lock the study, see that the step still waits, charge the ledger, send
    the votes through the gate, store what it released, delete votes and salt, open the next step.
 
-Exactly one worker wins: whoever comes second finds that the step no longer waits. A worker that dies on
-the way leaves nothing behind but frozen votes, from which the next one makes the same release, bit for
-bit; a release that nobody committed was seen by nobody.
+Exactly one worker wins: the second finds that the step no longer waits. A worker that dies on the way
+leaves nothing behind but frozen votes, from which the next one makes the same release, bit for bit; a
+release that nobody committed was seen by nobody.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 from jaxtyping import Float
-from sqlalchemy.engine import Connection
 
 from blindstep.serve import schema
-from blindstep.serve.accounts import LedgerPort, Run, open_ledger, votes_name
+from blindstep.serve.accounts import LedgerPort, open_ledger, votes_name
 from blindstep.serve.database import Database
 from blindstep.serve.design import Design
 from blindstep.serve.keys import Address
 from blindstep.serve.schema import Row
-from blindstep.serve.studies import Studies, delete_votes, forget_people
+from blindstep.serve.studies import Studies, change, delete_votes, end
 
 _log = logging.getLogger("blindstep.serve")
 # How often a worker looks for deadlines that have passed, and after how many seconds it takes over a
@@ -43,42 +41,35 @@ _SALT = 16
 
 
 def freeze(studies: Studies, number: int) -> bool:
-    """Freeze a study's open step if it is time; says whether this call did.
-
-    With it the salt of the step's noise is drawn: for these votes, once.
-    """
+    """Freeze a study's open step if it is time, and draw its salt; says whether this call did."""
     with studies.database.begin() as connection:
         row = studies.database.locked(connection, number)
         if row is None or row["status"] != "running" or row["frozen"]:
             return False
-        if not _due(row, studies.database.now(connection)):
-            return False
-        chosen = schema.studies.c.number == number
-        frozen = {"frozen": 1, "salt": os.urandom(_SALT)}
-        connection.execute(sa.update(schema.studies).where(chosen).values(**frozen))
-        return True
+        due = _due(row, studies.database.now(connection))
+        if due:
+            change(connection, number, frozen=1, salt=os.urandom(_SALT))
+        return due
 
 
 def _due(row: Row, now: float) -> bool:
     full = row["early"] and row["answered"] >= 2 * row["slots"]
-    return bool(full or now >= row["deadline"])
+    return bool(row["frozen"] or full or now >= row["deadline"])
 
 
 def release(studies: Studies, number: int) -> bool:
     """Release a frozen step; says whether this call did (False: another worker was first)."""
     database, secrets = studies.database, studies.secrets
-    with database.read() as connection:
-        chosen = sa.select(schema.studies).where(schema.studies.c.number == number)
-        row = connection.execute(chosen).mappings().one()
-        if not row["frozen"]:
-            return False
-        answers = _read_votes(studies, connection, row)
+    row = studies.row(number)
+    if not row["frozen"]:
+        return False
+    answers = _read_votes(studies, row)
     design, position, salt = studies.design(number), row["release"], bytes(row["salt"])
     design.compile()
     state = design.state(studies.snapshot(number, position)[0])
     name = votes_name(secrets, row["id"], position, salt, answers.ravel())
     noise = secrets.noise(row["id"], row["attempt"], position, salt, name)
-    port = LedgerPort(Run(row["id"], row["cohort"], row["attempt"], design.plan), secrets, salt)
+    port = LedgerPort(row, secrets, salt)
     gate = design.gate(noise, port, position)
     if not row["early"]:
         _wait_for_the_tick(database, row)
@@ -88,20 +79,16 @@ def release(studies: Studies, number: int) -> bool:
             return False
         port.ledger = open_ledger(connection, row["cohort"])
         made = design.release(gate, state, answers)
-        counts = {"shown": row["taken"], "answered": row["answered"]}
         stored = {"study": number, "release": position, "state": made.state}
-        stored |= {"outcome": made.to_json(), **counts}
+        stored |= {"outcome": made.to_json(), "shown": row["taken"], "answered": row["answered"]}
         connection.execute(sa.insert(schema.releases), stored)
-        opened: dict[str, Any] = {"release": position + 1, "frozen": 0, "salt": None}
-        opened |= {"taken": 0, "answered": 0}
-        opened["deadline"] = _next_deadline(row, database.now(connection), design)
+        deadline = _next_deadline(row, database.now(connection), design)
+        opened = {"release": position + 1, "taken": 0, "answered": 0, "deadline": deadline}
+        change(connection, number, **opened, frozen=0, salt=None)
         if position + 1 == design.releases:
-            opened["status"] = "finished"
-            forget_people(connection, number)
+            end(connection, number, "finished")
         else:
             delete_votes(connection, number, position)
-        chosen = schema.studies.c.number == number
-        connection.execute(sa.update(schema.studies).where(chosen).values(**opened))
     _log.info("released", extra={"study": row["id"], "step": position + 1})
     return True
 
@@ -132,7 +119,7 @@ def _still_waits(before: Row, now: Row) -> bool:
     return same and bool(now["frozen"]) and now["status"] == "running"
 
 
-def _read_votes(studies: Studies, connection: Connection, row: Row) -> Float[np.ndarray, "slots 2"]:
+def _read_votes(studies: Studies, row: Row) -> Float[np.ndarray, "slots 2"]:
     """The frozen votes as losses, NaN where none came. A person with one of two counts 0."""
     answers = np.full((row["slots"], 2), np.nan)
     columns = schema.votes.c
@@ -140,8 +127,9 @@ def _read_votes(studies: Studies, connection: Connection, row: Row) -> Float[np.
         columns.study == row["number"], columns.release == row["release"]
     )
     unseal, where = studies.secrets.unseal, (row["number"], row["release"])
-    for slot, part, sealed in connection.execute(chosen):
-        answers[slot, part] = unseal(Address(*where, slot, part), bytes(sealed))
+    with studies.database.read() as connection:
+        for slot, part, sealed in connection.execute(chosen):
+            answers[slot, part] = unseal(Address(*where, slot, part), bytes(sealed))
     return answers
 
 
@@ -186,12 +174,9 @@ class StepCloser(threading.Thread):
         with self._studies.database.read() as connection:
             now = self._studies.database.now(connection)
             chosen = sa.select(schema.studies).where(schema.studies.c.status == "running")
-            rows = connection.execute(chosen).mappings().all()
-        due = [bool(row["frozen"]) or _due(row, now) for row in rows]
-        return (
-            [row for row, is_due in zip(rows, due, strict=True) if is_due],
-            [row for row, is_due in zip(rows, due, strict=True) if not is_due],
-        )
+            rows: list[Row] = list(connection.execute(chosen).mappings())
+        due = [row for row in rows if _due(row, now)]
+        return due, [row for row in rows if not _due(row, now)]
 
     def _each(self, row: Row, what: Callable[[Row], object]) -> None:
         """One study that cannot be served does not keep others from being served."""

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, select_autoescape
-from markupsafe import Markup, escape
 from pydantic import ValidationError
 
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.serve.access import Forbidden
-from blindstep.serve.api import StudyId, Worker, address_of, report_of, study_state
-from blindstep.serve.service import Service
+from blindstep.serve.api import StudyId, Worker, address_of, list_studies, report_of, study_state
 from blindstep.serve.spec import StudySpec
 from blindstep.serve.studies import Studies
 
-router = APIRouter(include_in_schema=False)
 COOKIE = "blindstep_session"
 _HEADERS = {
     "Content-Security-Policy": (
@@ -47,14 +44,10 @@ _pages.filters["short"] = lambda value: f"{value:.3g}"
 _pages.filters["thousands"] = lambda value: f"{value:,}"
 
 
-def signed_in(request: Request, service: Worker) -> str | None:
-    """The admin of the request's cookie; others are sent to the sign-in page."""
-    cookie = request.cookies.get(COOKIE, "")
-    try:
-        principal = service.access.of_session(cookie)
-    except ValueError:
-        principal = None
-    return None if principal is None else principal.id
+def signed_in(request: Request, service: Worker) -> None:
+    """Let an admin with a cookie pass; send anyone else to the sign-in page."""
+    if service.access.of_session(request.cookies.get(COOKIE, "")) is None:
+        raise HTTPException(303, headers={"Location": "/login", "Cache-Control": "no-store"})
 
 
 async def form(request: Request) -> dict[str, str]:
@@ -70,8 +63,9 @@ async def form(request: Request) -> dict[str, str]:
     return {name: values[-1] for name, values in fields.items()}
 
 
-Admin = Annotated[str | None, Depends(signed_in)]
 Fields = Annotated[dict[str, str], Depends(form)]
+router = APIRouter(include_in_schema=False)
+pages = APIRouter(dependencies=[Depends(signed_in)])
 
 
 def _page(name: str, status: int = 200, **content: Any) -> HTMLResponse:
@@ -109,26 +103,21 @@ def logout(_: Fields) -> Response:
     return response
 
 
-@router.get("/")
-def home(admin: Admin, service: Worker) -> Response:
+@pages.get("/")
+def home(service: Worker) -> Response:
     """All studies."""
-    if admin is None:
-        return _to("/login")
-    states = [study_state(service.studies, row) for row in service.studies.all()]
-    return _page("home.html", studies=states)
+    return _page("home.html", **list_studies(service))
 
 
-@router.get("/new")
-def new_page(admin: Admin) -> Response:
+@pages.get("/new")
+def new_page() -> Response:
     """The form for a new study."""
-    return _to("/login") if admin is None else _page("new.html", fields={})
+    return _page("new.html", fields={})
 
 
-@router.post("/new")
-def new(admin: Admin, fields: Fields, service: Worker) -> Response:
+@pages.post("/new")
+def new(fields: Fields, service: Worker) -> Response:
     """Make a study; what cannot be read is said beside the form."""
-    if admin is None:
-        return _to("/login")
     try:
         study = service.studies.create(_spec(fields))
     except ValidationError as error:
@@ -138,61 +127,48 @@ def new(admin: Admin, fields: Fields, service: Worker) -> Response:
     return _to(f"/studies/{study}")
 
 
-@router.get("/studies/{study}")
-def study_page(study: StudyId, admin: Admin, service: Worker) -> Response:
+@pages.get("/studies/{study}")
+def study_page(study: StudyId, service: Worker) -> Response:
     """One study."""
-    if admin is None:
-        return _to("/login")
     return _page("study.html", **_content(service.studies, study))
 
 
-@router.get("/studies/{study}/report")
-def report_page(study: StudyId, admin: Admin, service: Worker) -> Response:
+@pages.get("/studies/{study}/report")
+def report_page(study: StudyId, service: Worker) -> Response:
     """The report of a finished study, which carries its own style."""
-    if admin is None:
-        return _to("/login")
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
     headers = _HEADERS | {"Content-Security-Policy": policy}
     return HTMLResponse(report_of(service.studies, study), headers=headers)
 
 
-@router.post("/studies/{study}/token")
-def token(study: StudyId, admin: Admin, _: Fields, service: Worker) -> Response:
+@pages.post("/studies/{study}/token")
+def token(study: StudyId, _: Fields, service: Worker) -> Response:
     """A new site token, shown this once."""
-    if admin is None:
-        return _to("/login")
-    service.studies.number(study)
+    service.studies.row(study)  # refused if there is none
     made = service.access.create("site", study, "made on the dashboard")[1]
     return _page("study.html", **_content(service.studies, study), token=made)
 
 
-@router.post("/studies/{study}/{action}")
-def act(study: StudyId, action: str, admin: Admin, _: Fields, service: Worker) -> Response:
+@pages.post("/studies/{study}/{action}")
+def act(
+    study: StudyId, action: Literal["pause", "resume", "close"], _: Fields, service: Worker
+) -> Response:
     """Pause, resume or close."""
-    if admin is None:
-        return _to("/login")
-    done = _ACTIONS.get(action)
-    if done is None:
-        return _to(f"/studies/{study}")
     try:
-        done(service)(study)
+        getattr(service.studies, action)(study)
     except BlindstepError as error:
         return _page("study.html", 409, **_content(service.studies, study), error=str(error))
     return _to(f"/studies/{study}")
 
 
-_ACTIONS: dict[str, Callable[[Service], Callable[[str], None]]] = {
-    "pause": lambda service: service.studies.pause,
-    "resume": lambda service: service.studies.resume,
-    "close": lambda service: service.studies.close,
-}
+router.include_router(pages)
 
 
 def _content(studies: Studies, study: str) -> dict[str, Any]:
     """Everything that the page of a study shows."""
     row = studies.row(study)
-    state, design = study_state(studies, row), studies.design(row["number"])
-    history, traffic = studies.history(row["number"]), studies.traffic(row["number"])
+    state, design = study_state(studies, study, row), studies.design(study)
+    history, traffic = studies.history(design.number), studies.traffic(design.number)
     noise = design.noise_on_parameters(history)
     pictures = []
     for place, parameter in enumerate(design.spec.parameters):
@@ -203,9 +179,7 @@ def _content(studies: Studies, study: str) -> dict[str, Any]:
                 "name": parameter.name,
                 "now": values[-1],
                 "noise": spread[-1] if spread else 0.0,
-                "picture": path(
-                    parameter.name, parameter.low, parameter.high, values, spread, state["steps"]
-                ),
+                **path(parameter.low, parameter.high, values, spread, state["steps"]),
             }
         )
     shown = sum(each["shown"] for each in history) + row["taken"]
@@ -256,97 +230,57 @@ def _said(error: ValidationError) -> str:
     return f"{' '.join(str(part) for part in first['loc'])}: {first['msg']}."
 
 
-_WIDTH, _HEIGHT = 360, 150
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 24
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def _frame(title: str, inside: list[str], height: int = _HEIGHT) -> Markup:
-    """An SVG with a title that a screen reader says."""
-    body = "".join(inside)
-    return Markup(
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">{body}</svg>'
-    )
-
-
-def _text(x: float, y: float, said: str, anchor: str = "middle") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(said)}</text>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str = "axis") -> str:
-    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+# Where charts.html draws inside a picture: from the left and from the top, and how wide and tall.
+_LEFT, _TOP, _WIDE, _TALL = 46, 10, 304, 116
 
 
 def path(
-    name: str, low: float, high: float, values: Sequence[float], noise: Sequence[float], steps: int
-) -> Markup:
-    """A parameter over the steps: a line, and a band of one standard deviation of the noise.
+    low: float, high: float, values: Sequence[float], noise: Sequence[float], steps: int
+) -> dict[str, Any]:
+    """The points of a line over the steps, and of a band of one standard deviation of the noise.
 
     `values` begins with the start; `noise` has one entry less.
     """
-    inner, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
-    def x(step: float) -> float:
-        return _LEFT + inner * step / max(steps, 1)
-
-    def y(value: float) -> float:
+    def point(step: int, value: float) -> tuple[float, float]:
         share = (min(max(value, low), high) - low) / (high - low)
-        return _TOP + height * (1.0 - share)
+        return _LEFT + _WIDE * step / max(steps, 1), _TOP + _TALL * (1.0 - share)
 
-    parts = [_line(_LEFT, y(v), _WIDTH - _RIGHT, y(v), "grid") for v in (low, high)]
-    parts += [_text(_LEFT - 6, y(v) + 4, _number(v), "end") for v in (low, high)]
-    parts += [_text(x(step), _HEIGHT - 6, str(step)) for step in (0, steps // 2, steps)]
-    band = [0.0, *noise]
-    above = [
-        f"{x(i):.1f},{y(v + s):.1f}" for i, (v, s) in enumerate(zip(values, band, strict=True))
-    ]
-    below = [
-        f"{x(i):.1f},{y(v - s):.1f}" for i, (v, s) in enumerate(zip(values, band, strict=True))
-    ]
-    parts.append(f'<polygon class="band" points="{" ".join(above + below[::-1])}"/>')
-    line = " ".join(f"{x(i):.1f},{y(v):.1f}" for i, v in enumerate(values))
-    parts.append(f'<polyline class="line" points="{line}"/>')
-    parts.append(
-        f'<circle class="dot" cx="{x(len(values) - 1):.1f}" cy="{y(values[-1]):.1f}" r="3.5"/>'
-    )
-    spread = f", give or take {_number(band[-1])}" if noise else ""
-    said = f"{name} over {len(values) - 1} of {steps} steps: now {_number(values[-1])}{spread}"
-    return _frame(said, parts)
+    spread = list(zip(values, [0.0, *noise], strict=True))
+    above = [point(i, value + s) for i, (value, s) in enumerate(spread)]
+    below = [point(i, value - s) for i, (value, s) in enumerate(spread)]
+    return {
+        "low": low,
+        "high": high,
+        "marks": [(point(step, low)[0], step) for step in (0, steps // 2, steps)],
+        "band": above + below[::-1],
+        "line": [point(i, value) for i, value in enumerate(values)],
+    }
 
 
-def hours(counts: Sequence[tuple[int, int, int]]) -> Markup:
-    """Answers in each of the last hours, as bars; hours without any are gaps."""
+def hours(counts: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
+    """The bars of the answers in each of the last hours; an hour without any is a gap."""
     last = counts[-1][0]
     first = max(counts[0][0], last - 47)
     shown = [(hour, answers) for hour, _, answers in counts if hour >= first]
-    most = max(1, *(answers for _, answers in shown))
-    top = _round_up(most)
-    inner, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+    top = _round_up(max(answers for _, answers in shown))
     number = max(last - first + 1, 12)
-    width = inner / number
-    parts = [_line(_LEFT, _TOP + height, _WIDTH - _RIGHT, _TOP + height)]
-    parts += [_line(_LEFT, _TOP, _WIDTH - _RIGHT, _TOP, "grid")]
-    parts.append(_text(_LEFT - 6, _TOP + 4, f"{top:,}", "end"))
-    parts.append(_text(_LEFT - 6, _TOP + height + 4, "0", "end"))
-    for hour, answers in shown:
-        tall = height * answers / top
-        left = _LEFT + width * (hour - last + number - 1)
-        parts.append(
-            f'<rect class="bar" x="{left + 1:.1f}" y="{_TOP + height - tall:.1f}" '
-            f'width="{max(width - 2, 1):.1f}" height="{tall:.1f}"/>'
-        )
-    for hour in (last - number + 1, last):
-        anchor = "end" if hour == last else "start"
-        where = _WIDTH - _RIGHT if hour == last else _LEFT
-        parts.append(_text(where, _HEIGHT - 6, _clock(hour), anchor))
-    return _frame(f"Answers per hour; {shown[-1][1]:,} in the hour of {_clock(last)}", parts)
-
-
-def _clock(hour: int) -> str:
-    return datetime.fromtimestamp(3600 * hour, UTC).strftime("%d %b %H:00")
+    width = _WIDE / number
+    bars = [
+        (_LEFT + width * (hour - last + number - 1) + 1, _TALL * answers / top)
+        for hour, answers in shown
+    ]
+    clock = [
+        datetime.fromtimestamp(3600 * hour, UTC).strftime("%d %b %H:00")
+        for hour in (last - number + 1, last)
+    ]
+    return {
+        "top": top,
+        "bars": bars,
+        "width": max(width - 2, 1),
+        "clock": clock,
+        "latest": shown[-1][1],
+    }
 
 
 def _round_up(value: int) -> int:

@@ -24,14 +24,10 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
 from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.ledger.files import taking_turns
 from blindstep.serve import schema
 from blindstep.serve.keys import Secrets
 from blindstep.serve.schema import Row
-
-try:
-    import fcntl
-except ImportError:  # not a POSIX system
-    fcntl = None
 
 # Seconds that a writer waits for another one before it gives up.
 _PATIENCE = 10.0
@@ -61,31 +57,24 @@ class Database:
             raise InvalidArgument(
                 f"a database of kind {self.kind!r}: give sqlite:///PATH or postgresql://..."
             )
-        # An error of the database must not repeat what a statement was given.
-        settings: dict[str, Any] = {
-            "pool_size": connections,
-            "max_overflow": 2,
-            "hide_parameters": True,
-        }
-        if self.kind == "sqlite":
-            settings["connect_args"] = {"timeout": _PATIENCE, "check_same_thread": False}
-        else:
+        connect: dict[str, Any] = {"timeout": _PATIENCE, "check_same_thread": False}
+        if self.kind == "postgresql":
             # A prepared statement keeps the plan that was made for it, perhaps while a table was
             # small, and would go by the wrong index when it has millions of rows.
-            settings["connect_args"] = {
-                "connect_timeout": 5,
-                "prepare_threshold": None,
-                "options": f"-c lock_timeout={int(1000 * _PATIENCE)}",
-            }
+            connect = {"connect_timeout": 5, "prepare_threshold": None}
+            connect["options"] = f"-c lock_timeout={int(1000 * _PATIENCE)}"
+        pool = {"pool_size": connections, "max_overflow": 2}
         try:
-            self.engine: Engine = sa.create_engine(address, **settings)
+            # An error of the database must not repeat what a statement was given.
+            self.engine: Engine = sa.create_engine(
+                address, connect_args=connect, hide_parameters=True, **pool
+            )
         except ModuleNotFoundError as error:
             raise InvalidArgument(
                 f"PostgreSQL needs its driver ({error.name}): pip install 'blindstep[postgres]'."
             ) from None
         file = address.database if self.kind == "sqlite" else None
         self._file = None if file in (None, "", ":memory:") else file
-        self._lock = None if self._file is None else f"{self._file}-turn"
         if self.kind == "sqlite":
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
@@ -106,17 +95,15 @@ class Database:
     def _turn(self) -> Iterator[None]:
         """Wait for one's turn to write to an SQLite file.
 
-        SQLite itself waits by sleeping, up to 100 ms at a time; a lock on a file beside it wakes the
-        next writer at once. Who waits for the turn holds a second lock, that of the place in front:
-        so a busy worker cannot take turn after turn while another one waits. Both are there for speed
-        alone: BEGIN IMMEDIATE is what keeps writers apart, and who has waited too long goes on to it.
+        SQLite itself waits by sleeping, up to 100 ms at a time; a lock on a file beside it is found
+        free within one. The writer that waits in front holds a second lock, so that a busy worker
+        cannot take turn after turn. Both are there for speed alone: BEGIN IMMEDIATE is what keeps
+        writers apart, and a writer that has waited too long goes on to it.
         """
-        if self._lock is None or fcntl is None:
-            yield
-            return
         with contextlib.ExitStack() as held:
-            with _lock_on(f"{self._lock}-next"):
-                held.enter_context(_lock_on(self._lock))
+            if self._file is not None:
+                with taking_turns(f"{self._file}-turn-next", _PATIENCE):
+                    held.enter_context(taking_turns(f"{self._file}-turn", _PATIENCE))
             yield
 
     @contextlib.contextmanager
@@ -232,24 +219,6 @@ def is_passing(error: Exception) -> bool:
     return isinstance(error, OperationalError) or bool(
         getattr(error, "connection_invalidated", False)
     )
-
-
-@contextlib.contextmanager
-def _lock_on(path: str) -> Iterator[None]:
-    """Hold the lock on a file; after `_PATIENCE` seconds go on without it."""
-    assert fcntl is not None
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        until = time.monotonic() + _PATIENCE
-        while time.monotonic() < until:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.001)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

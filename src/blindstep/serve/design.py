@@ -8,15 +8,15 @@ for each release, which needs no memory because the plan's blocks have one relea
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
-from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.estimators import from_values
@@ -29,9 +29,10 @@ from blindstep.private.schedule import Kind
 from blindstep.run.loop import step_from_answers, traced
 from blindstep.run.query import BatchQuery
 from blindstep.run.result import Result, result_of
+from blindstep.serve.schema import Row
 from blindstep.serve.spec import StudySpec
 
-# Points of so many slots are made at once, and so many bytes of them are kept.
+# The number of slots whose points are made at once, and the bytes of points that are kept.
 _CHUNK, _KEPT_BYTES = 1024, 2**26
 
 
@@ -63,17 +64,22 @@ class Design:
         plan: what the planner made of it.
         public: the public key.
         attempt: which questions and which noise are this study's; another one after a restore.
+        study: its id.
+        number: its number in the tables.
     """
 
-    def __init__(self, spec: StudySpec, plan: Plan, public_words: str, attempt: str) -> None:
-        """`public_words` are the two words of the public key, in hexadecimal."""
+    def __init__(self, row: Row) -> None:
+        """Read it from its row; one that is not stored yet has the number 0."""
+        self.study, self.number, self.attempt = row["id"], row.get("number", 0), row["attempt"]
+        spec, plan = StudySpec.model_validate_json(row["spec"]), Plan.from_json(row["plan"])
         if plan.period != 1 or plan.horizon != 1 or plan.directions != 1:
             raise InvalidArgument(
                 "a study needs a plan of single releases and one pair of questions a person: make it "
                 "with blindstep.plan(questions=2)."
             )
-        self.spec, self.plan, self.scales, self.attempt = spec, plan, spec.scales(), attempt
-        self.public = key_of(public_words)
+        self.spec, self.plan, self.scales = spec, plan, spec.scales()
+        words = np.frombuffer(bytes.fromhex(row["public_key"]), "<u4")
+        self.public = public_key(words.astype(np.uint32))
         self.space = ParameterSpace.of(np.asarray(self.scales.origin))
         with jax.enable_x64(True):
             machine = plan.build()
@@ -190,35 +196,30 @@ class Step:
         self, release: int, spec: StudySpec, query: BatchQuery, parameters: dict[str, float]
     ) -> None:
         self.release, self.parameters = release, parameters
-        self._spec, self._query, self._one = spec, query, threading.Lock()
-        self._chunks: OrderedDict[int, Float[np.ndarray, "some 2 dim"]] = OrderedDict()
+        self._names, self._one = spec.names, threading.Lock()
+        most = max(2, _KEPT_BYTES // (_CHUNK * 2 * len(spec.names) * 8))
+
+        @functools.lru_cache(most)
+        def points(chunk: int) -> Float[np.ndarray, "some 2 dim"]:
+            return spec.clamp(query.points_of(chunk * _CHUNK, _CHUNK))
+
+        self._points, self._query = points, query
 
     def prepare(self) -> None:
         """Make the first points before anybody asks: the first ones of a study are compiled."""
-        if not self._chunks:
+        if not self._points.cache_info().currsize:
             for slot in (0, _CHUNK):
                 self.show(slot % self._query.shape[0], 0)
 
     def show(self, slot: int, part: int) -> dict[str, float]:
         """The parameters to show: the first or the second point of a slot, inside the ranges."""
         chunk, place = divmod(slot, _CHUNK)
-        with self._one:
-            points = self._chunks.get(chunk)
-            if points is None:
-                made = self._query.points_of(chunk * _CHUNK, _CHUNK)
-                points = self._chunks[chunk] = self._spec.clamp(made)
-                while len(self._chunks) * points.nbytes > _KEPT_BYTES and len(self._chunks) > 2:
-                    self._chunks.popitem(last=False)
-            self._chunks.move_to_end(chunk)
-        return dict(zip(self._spec.names, points[place, part].tolist(), strict=True))
-
-
-def key_of(words: str) -> Key[Array, ""]:
-    """The public key of these two words in hexadecimal."""
-    return public_key(np.frombuffer(bytes.fromhex(words), "<u4").astype(np.uint32))
+        with self._one:  # no chunk is made twice at the same time
+            points = self._points(chunk)
+        return dict(zip(self._names, points[place, part].tolist(), strict=True))
 
 
 def new_public_key() -> str:
-    """A fresh public key, in hexadecimal."""
+    """The two words of a fresh public key, in hexadecimal."""
     words = np.asarray(jax.random.key_data(fresh_keys().public))
     return words.astype("<u4").tobytes().hex()

@@ -9,8 +9,8 @@ has a key of its own, HMAC-SHA256(master, use), so no two uses share bits:
 - *questions*: what hides and signs the token of a question;
 - *votes*: the pads under which votes lie in the database until their step is released.
 
-Whoever has the database without the key reads no vote, no identifier and no token in it. A step's salt
-is deleted with its votes: who steals database and key later learns neither the noise of a released step
+Anyone who has the database without the key reads no vote, no identifier and no token in it. A step's
+salt is deleted with its votes: anyone who steals both later learns neither the noise of a released step
 nor its votes.
 """
 
@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from blindstep.errors import InvalidArgument
-from blindstep.ledger.files import flush_directory
+from blindstep.ledger import files
 from blindstep.private.noise import NoiseKey, Uncopied
 
 _SIZE = 32
@@ -67,11 +67,12 @@ class Secrets(Uncopied):
                 f"the key must be {_SIZE} bytes in hexadecimal ({2 * _SIZE} digits), got "
                 f"{len(master)} bytes: restore the key file that was made with the database."
             )
-        uses = ("noise", "person", "api token", "question", "vote", "naming", "session")
-        self._keys = {use: hmac.digest(master, b"blindstep serve " + use.encode(), "sha256")
-                      for use in uses}  # fmt: skip
+        uses = ("noise", "person", "api token", "question", "vote", "naming", "session", "name")
+        self._keys = {
+            use: hmac.digest(master, f"blindstep serve {use}".encode(), "sha256") for use in uses
+        }
+        self.name = self._keys.pop("name")[:16].hex()
         self._nonces: list[bytes] = []
-        self.name = hmac.digest(master, b"blindstep serve name", "sha256")[:16].hex()
 
     def person(self, study: str, identifier: str) -> bytes:
         """What a person is called in the database: another name in every study."""
@@ -86,15 +87,13 @@ class Secrets(Uncopied):
         """The secret under which the ledger names a study's people, and with a salt a step's votes.
 
         Votes are few and can be guessed: once the salt is deleted, their name tells nothing, not even
-        to who has this key.
+        to someone who has this key.
         """
         return _keyed(self._keys["naming"], study.encode() + salt, 32)
 
     def run_name(self, study: str, attempt: str) -> NoiseKey:
         """A key that stands for an attempt in the ledger; no noise is made from it."""
-        return NoiseKey(
-            _words(hmac.digest(self._keys["naming"], f"{study} {attempt}".encode(), "sha256"))
-        )
+        return self._noise_key("naming", f"{study} {attempt}")
 
     def sign(self, content: bytes) -> bytes:
         """A signature for the cookie of a dashboard session."""
@@ -106,12 +105,14 @@ class Secrets(Uncopied):
         Guarantee: the key is a fresh draw for each salt, and a salt is drawn when a step is frozen, so
         its votes can no longer change. A release that is made again from the same frozen step is the
         same; a step that is collected again, from a restored copy, has other noise even for the same
-        votes. That other votes would get another key under the same salt too is there for a database
-        that was tampered with. (To anyone without the master key, as long as HMAC-SHA256 is a
-        pseudo-random function.)
+        votes. In a database that was tampered with, other votes get another key under the same salt
+        too. (To anyone without the master key, as long as HMAC-SHA256 is a pseudo-random function.)
         """
-        content = f"{study} {attempt} {release} {salt.hex()} {votes}".encode()
-        return NoiseKey(_words(hmac.digest(self._keys["noise"], content, "sha256")))
+        return self._noise_key("noise", f"{study} {attempt} {release} {salt.hex()} {votes}")
+
+    def _noise_key(self, use: str, content: str) -> NoiseKey:
+        digest = hmac.digest(self._keys[use], content.encode(), "sha256")
+        return NoiseKey(np.frombuffer(digest, "<u4").astype(np.uint32))
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -123,8 +124,7 @@ class Secrets(Uncopied):
         """
         packed = _ADDRESS.pack(*address)
         signature = self._signature(packed, attempt)
-        hidden = _xor(packed, self._mask(signature))
-        return base64.urlsafe_b64encode(signature + hidden).decode().rstrip("=")
+        return _base64(signature + _xor(packed, self._mask(signature)))
 
     def read_question(self, token: str) -> SignedAddress | None:
         """The address in a question's token, whose signature is still to be checked; or None."""
@@ -132,10 +132,8 @@ class Secrets(Uncopied):
             content = base64.b64decode(token + "=" * (-len(token) % 4), b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
-        if base64.urlsafe_b64encode(content).decode().rstrip("=") != token:
-            return None  # another spelling of the same bytes
-        if len(content) != _SIGNATURE + _ADDRESS.size:
-            return None
+        if _base64(content) != token or len(content) != _SIGNATURE + _ADDRESS.size:
+            return None  # at times another spelling of the same bytes
         signature, hidden = content[:_SIGNATURE], content[_SIGNATURE:]
         address = Address(*_ADDRESS.unpack(_xor(hidden, self._mask(signature))))
         return SignedAddress(address, signature)
@@ -198,8 +196,8 @@ def _keyed(key: bytes, content: bytes, size: int) -> bytes:
     return hashlib.blake2b(content, key=key, digest_size=size).digest()
 
 
-def _words(digest: bytes) -> np.ndarray:
-    return np.frombuffer(digest, "<u4").astype(np.uint32)
+def _base64(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
 def _xor(first: bytes, second: bytes) -> bytes:
@@ -210,19 +208,18 @@ def _xor(first: bytes, second: bytes) -> bytes:
 def from_text(text: str) -> Secrets:
     """The secrets of a master key in hexadecimal."""
     try:
-        return Secrets(bytes.fromhex(text.strip()))
-    except ValueError as error:
-        if isinstance(error, InvalidArgument):
-            raise
+        master = bytes.fromhex(text.strip())
+    except ValueError:
         raise InvalidArgument(
             f"the key is not hexadecimal: it must be {2 * _SIZE} digits 0-9 and a-f."
         ) from None
+    return Secrets(master)
 
 
 def from_file(path: str | os.PathLike[str], *, make: bool = False) -> Secrets:
     """The secrets of a key file; with `make`, one that is not there is made, readable by its owner.
 
-    A file that others may read is refused: whoever has it can subtract the noise.
+    A file that others may read is refused: anyone who has it can subtract the noise.
     """
     file = Path(path)
     if make and not file.exists():
@@ -246,12 +243,8 @@ def _make_key_file(file: Path) -> None:
     fresh = file.with_name(f".{file.name}.{os.urandom(4).hex()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        files.put_file(str(fresh), os.urandom(_SIZE).hex().encode() + b"\n")
         try:
-            with os.fdopen(descriptor, "w") as opened:
-                opened.write(os.urandom(_SIZE).hex() + "\n")
-                opened.flush()
-                os.fsync(opened.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(fresh, file)
         finally:
@@ -261,4 +254,4 @@ def _make_key_file(file: Path) -> None:
             f"the key file {file} cannot be made ({error.strerror}): give --key-file a place that "
             "you may write to."
         ) from None
-    flush_directory(str(file.parent))
+    files.flush_directory(str(file.parent))

@@ -1,7 +1,7 @@
 """What is seen of a service from outside: logs without identifiers or values, metrics without votes.
 
-A log line is JSON: when, what, which route (its template, never the path), status and milliseconds.
-Metrics count requests by group, but not those of people: one request more or less would tell, without
+A log line is JSON: time, event, route (its template, never the path), status and milliseconds. Metrics
+count requests by group, but not those of people: one request more or less would tell, without
 noise, whether somebody answered. Of questions and answers there are latencies and failures. What was
 released, and what it cost, is public and is read from the database.
 """
@@ -16,6 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 from prometheus_client import (
     CollectorRegistry,
@@ -26,7 +27,7 @@ from prometheus_client import (
     multiprocess,
 )
 from prometheus_client.core import GaugeMetricFamily
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from blindstep.serve.studies import Studies
 
@@ -114,34 +115,12 @@ def _count(group: str, status: int, took: float) -> None:
             _of_people.labels(quantile).set(coarse)
 
 
-class Observer:
-    """Times every request, counts it, and logs it by the template of its route."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on and watch its status."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began, status = time.perf_counter(), 500
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        finally:
-            took = time.perf_counter() - began
-            route = getattr(scope.get("route"), "path", "unmatched")
-            _count(group_of(route), status, took)
-            if log.isEnabledFor(logging.DEBUG) or status >= 500:
-                said = {"route": route, "status": status, "ms": round(1000 * took, 1)}
-                log.log(logging.ERROR if status >= 500 else logging.DEBUG, "request", extra=said)
+def note(scope: Scope, status: int, took: float) -> None:
+    """Count a request that took `took` seconds, and log it by the template of its route."""
+    route = getattr(scope.get("route"), "path", "unmatched")
+    _count(group_of(route), status, took)
+    said = {"route": route, "status": status, "ms": round(1000 * took, 1)}
+    log.log(logging.ERROR if status >= 500 else logging.DEBUG, "request", extra=said)
 
 
 class _Released:
@@ -177,11 +156,10 @@ def metrics(studies: Studies) -> bytes:
 def _dead(folder: str) -> list[int]:
     """Workers that left gauges behind: nobody else says that they are gone."""
     found = []
-    for file in os.listdir(folder):
-        name, _, process = file.removesuffix(".db").rpartition("_")
-        if name == "gauge_livemax" and process.isdigit():
-            try:
-                os.kill(int(process), 0)
-            except ProcessLookupError:
-                found.append(int(process))
+    for file in Path(folder).glob("gauge_livemax_*.db"):
+        process = int(file.stem.rpartition("_")[2])
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            found.append(process)
     return found

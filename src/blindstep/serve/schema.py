@@ -10,32 +10,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-)
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, String, Table, Text
 
 # A row of a table, by the names of its columns.
 Row = Mapping[Any, Any]
 # The Alembic revision that these tables are: a database of another one is refused.
 REVISION = "0001"
 
-metadata = MetaData()
+metadata = sa.MetaData()
+
+
+def _required(name: str, kind: Any) -> Column[Any]:
+    return Column(name, kind, nullable=False)
+
+
+def _of_study() -> Column[Any]:
+    return Column("study", Integer, sa.ForeignKey("studies.number"), primary_key=True)
+
 
 settings = Table(
     "settings",
     metadata,
     Column("name", String(40), primary_key=True),
-    Column("value", Text, nullable=False),
+    _required("value", Text),
 )
 
 tokens = Table(
@@ -43,10 +41,10 @@ tokens = Table(
     metadata,
     Column("id", String(16), primary_key=True),
     Column("hash", LargeBinary(32), nullable=False, unique=True),
-    Column("scope", String(8), nullable=False),  # "admin", "site" or "metrics"
+    _required("scope", String(8)),  # "admin", "site" or "metrics"
     Column("study", String(32)),  # a site token's study
-    Column("label", String(100), nullable=False),
-    Column("made_on", String(10), nullable=False),
+    _required("label", String(100)),
+    _required("made_on", String(10)),
 )
 
 studies = Table(
@@ -54,33 +52,33 @@ studies = Table(
     metadata,
     Column("number", Integer, primary_key=True),
     Column("id", String(32), nullable=False, unique=True),
-    Column("name", String(200), nullable=False),
-    Column("spec", Text, nullable=False),  # what the operator asked for, as JSON
-    Column("plan", Text, nullable=False),  # what the planner made of it, as JSON
-    Column("cohort", String(100), nullable=False),  # whose ledger it is in
-    Column("public_key", String(16), nullable=False),  # in hexadecimal: directions and orders
-    Column("attempt", String(16), nullable=False),  # random; another one after a copy was restored
-    Column("made_on", String(10), nullable=False),
-    Column("slots", Integer, nullable=False),  # of each step
-    Column("status", String(8), nullable=False),  # "running", "paused", "closed" or "finished"
-    Column("release", Integer, nullable=False),  # steps released, so the number of the open one
-    Column("frozen", Integer, nullable=False),  # 1: no answer is taken any more, release it
+    _required("name", String(200)),
+    _required("spec", Text),  # what the operator asked for, as JSON
+    _required("plan", Text),  # what the planner made of it, as JSON
+    _required("cohort", String(100)),  # whose ledger it is in
+    _required("public_key", String(16)),  # in hexadecimal: directions and orders
+    _required("attempt", String(16)),  # random; another one after a copy was restored
+    _required("made_on", String(10)),
+    _required("slots", Integer),  # of each step
+    _required("status", String(8)),  # "running", "paused", "closed" or "finished"
+    _required("release", Integer),  # steps released, so the number of the open one
+    _required("frozen", Integer),  # 1: no answer is taken any more, release it
     Column("salt", LargeBinary(16)),  # of the frozen step's noise; deleted with its votes
-    Column("taken", Integer, nullable=False),  # slots shown in the open step
-    Column("answered", Integer, nullable=False),  # answers in the open step; two fill a slot
-    Column("early", Integer, nullable=False),  # 1: a step closes as soon as it is full
-    Column("deadline", Float, nullable=False),  # of the open step, in seconds since 1970
+    _required("taken", Integer),  # slots shown in the open step
+    _required("answered", Integer),  # answers in the open step; two fill a slot
+    _required("early", Integer),  # 1: a step closes as soon as it is full
+    _required("deadline", Float),  # of the open step, in seconds since 1970
     Column("remaining", Float),  # seconds to the deadline, while paused
 )
 
 asked = Table(
     "asked",
     metadata,
-    Column("study", Integer, ForeignKey("studies.number"), primary_key=True),
+    _of_study(),
     Column("turn", Integer, primary_key=True),  # the pass
     Column("person", LargeBinary(16), primary_key=True),  # a keyed hash
-    Column("release", Integer, nullable=False),
-    Column("slot", Integer, nullable=False),
+    _required("release", Integer),
+    _required("slot", Integer),
     # Nor can a slot ever be two people's. The slot comes first, so that nobody looks for a person by
     # this index: with old statistics PostgreSQL would, and read all people of a study.
     Index("asked_slot", "slot", "release", "study", unique=True),
@@ -90,23 +88,23 @@ asked = Table(
 votes = Table(
     "votes",
     metadata,
-    Column("study", Integer, ForeignKey("studies.number"), primary_key=True),
+    _of_study(),
     Column("release", Integer, primary_key=True),
     Column("slot", Integer, primary_key=True),
     Column("part", Integer, primary_key=True),
-    Column("sealed", LargeBinary(28), nullable=False),
+    _required("sealed", LargeBinary(28)),
     sqlite_with_rowid=False,
 )
 
 releases = Table(
     "releases",
     metadata,
-    Column("study", Integer, ForeignKey("studies.number"), primary_key=True),
+    _of_study(),
     Column("release", Integer, primary_key=True),
-    Column("state", Text, nullable=False),  # of the state machine after it, as JSON
-    Column("outcome", Text, nullable=False),  # parameters, mean and norms, as JSON
-    Column("shown", Integer, nullable=False),
-    Column("answered", Integer, nullable=False),
+    _required("state", Text),  # of the state machine after it, as JSON
+    _required("outcome", Text),  # parameters, mean and norms, as JSON
+    _required("shown", Integer),
+    _required("answered", Integer),
 )
 
 ledger = Table(
@@ -114,14 +112,14 @@ ledger = Table(
     metadata,
     Column("cohort", String(100), primary_key=True),
     Column("number", Integer, primary_key=True),
-    Column("line", Text, nullable=False),  # sealed, and chained to the line before it
+    _required("line", Text),  # sealed, and chained to the line before it
 )
 
 traffic = Table(
     "traffic",
     metadata,
-    Column("study", Integer, ForeignKey("studies.number"), primary_key=True),
+    _of_study(),
     Column("hour", BigInteger, primary_key=True),  # hours since 1970
-    Column("questions", Integer, nullable=False),
-    Column("answers", Integer, nullable=False),
+    _required("questions", Integer),
+    _required("answers", Integer),
 )

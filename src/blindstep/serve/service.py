@@ -10,9 +10,11 @@ import gc
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import fields
+from typing import Annotated, Any
 
+from pydantic import BeforeValidator, ValidationError
+from pydantic.dataclasses import dataclass
 from starlette.concurrency import run_in_threadpool
 
 from blindstep.errors import InvalidArgument
@@ -27,11 +29,15 @@ from blindstep.serve.studies import NoSuchStudy, Studies, check_value
 from blindstep.serve.voting import Request, Seat, Status, Vote, Writer
 
 _STALE = 120.0  # seconds after which a step closer that has not checked counts as stuck
-_UNKNOWN = "this is not the token of a question that was asked here."
+# What becomes of an answer: its status and the next question, or why it is refused.
+Became = tuple[Status, dict[str, Any] | None] | InvalidArgument | Forbidden
 
 
 class UnknownQuestion(InvalidArgument):
     """The token is not one of a question that this service asked."""
+
+    def __init__(self) -> None:
+        super().__init__("this is not the token of a question that was asked here.")
 
 
 class Service:
@@ -89,23 +95,19 @@ class Service:
 
     async def ask(self, study: str, person: str) -> dict[str, Any]:
         """A person's question, or why there is none."""
-        number = self.studies.known_number(study)
-        if number is None:
-            number = await run_in_threadpool(self.studies.number, study)
+        design = await self._design(study)
         name = self.secrets.person(study, person)
-        reply = await self.writer.submit(Request(number, people=[name]))
-        (seat, shown), release = reply.seats[0], reply.row["release"]
-        return self._question(number, release, seat, shown)
+        reply = await self.writer.submit(Request(design.number, people=[name]))
+        seat, shown = reply.seats[0]
+        return self._question(design.number, reply.row["release"], seat, shown)
 
-    async def answer(
-        self, answers: list[OneAnswer], principal: Principal | None
-    ) -> list[tuple[Status, dict[str, Any] | None] | InvalidArgument | Forbidden]:
-        """What becomes of each answer: its status and the next question, or why it is refused.
+    async def answer(self, answers: list[OneAnswer], principal: Principal | None) -> list[Became]:
+        """What becomes of each answer.
 
         A question's token is all that an answer needs. If an API token comes along, it must be one
         that may use the study.
         """
-        results: list[tuple[Status, dict[str, Any] | None] | InvalidArgument | Forbidden] = []
+        results: list[Became] = []
         wanted: dict[int, list[tuple[int, Vote]]] = {}
         for place, given in enumerate(answers):
             results.append((Status.UNKNOWN, None))
@@ -128,40 +130,44 @@ class Service:
     async def _vote(self, given: OneAnswer, principal: Principal | None) -> Vote:
         signed = self.secrets.read_question(given.token)
         if signed is None:
-            raise UnknownQuestion(_UNKNOWN)
+            raise UnknownQuestion
         address = signed.address
         try:
             design = await self._design(address.study)
         except NoSuchStudy:
-            raise UnknownQuestion(_UNKNOWN) from None
+            raise UnknownQuestion from None
         if not self.secrets.genuine(signed, design.attempt):
-            raise UnknownQuestion(_UNKNOWN)
-        if principal is not None:
-            study = self.studies.name(address.study)
-            if study is None or not principal.may_use(study):
-                raise Forbidden(403)
+            raise UnknownQuestion
+        if principal is not None and not principal.may_use(design.study):
+            raise Forbidden(403)
         value = check_value(design.spec, given.value)
         return Vote(address, self.secrets.seal(address, value))
 
-    async def _design(self, number: int) -> Design:
-        known = self.studies.known(number)
-        return known or await run_in_threadpool(self.studies.design, number)
+    async def _design(self, study: str | int) -> Design:
+        known = self.studies.known(study)
+        return known or await run_in_threadpool(self.studies.design, study)
 
     def _question(
         self, number: int, release: int, seat: Seat, shown: dict[str, float]
     ) -> dict[str, Any]:
-        """An `api_models.Question`, ready for JSON."""
+        """A `spec.Question`, ready for JSON."""
         token = part = None
         if seat.status is Status.ASKED:
             address = Address(number, release, seat.slot, seat.part)
             token = self.secrets.question(address, self.studies.design(number).attempt)
             part = seat.part + 1
-        step = release + 1
-        return {"status": str(seat.status), "parameters": shown, "step": step, "token": token,
-                "part": part}  # fmt: skip
+        asked = {"status": str(seat.status), "parameters": shown, "step": release + 1}
+        return asked | {"token": token, "part": part}
 
 
 PREFIX = "BLINDSTEP_"
+
+
+def _listed(given: object) -> object:
+    """The parts of a text that commas separate; anything else as it is."""
+    if not isinstance(given, str):
+        return given
+    return tuple(part.strip() for part in given.split(",") if part.strip())
 
 
 @dataclass(frozen=True)
@@ -171,7 +177,7 @@ class Settings:
     database: str = "sqlite:///blindstep.db"
     key_file: str = "blindstep.key"
     # Pages of these origins may send answers from a browser; "*" for all.
-    origins: tuple[str, ...] = ()
+    origins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     requests_per_second: float = 5_000.0  # of one API token, in one worker
     anonymous_per_second: float = 50.0  # of one address without a token, in one worker
     body_bytes: int = 64 * 1024
@@ -182,40 +188,20 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """The settings that BLINDSTEP_DATABASE, BLINDSTEP_KEY_FILE and so on give."""
         found = os.environ if environment is None else environment
-        given: dict[str, object] = {}
-        for name, kind in _KINDS.items():
-            text = found.get(PREFIX + name.upper())
-            if text is not None:
-                try:
-                    given[name] = kind(text)
-                except ValueError:
-                    raise InvalidArgument(f"{PREFIX}{name.upper()} cannot be read.") from None
-        return cls(**given)  # type: ignore[arg-type]
+        names = {field.name: PREFIX + field.name.upper() for field in fields(cls)}
+        try:
+            return cls(**{name: found[of] for name, of in names.items() if of in found})  # type: ignore[arg-type]
+        except ValidationError as error:
+            name = names[str(error.errors()[0]["loc"][0])]
+            raise InvalidArgument(f"{name} cannot be read.") from None
 
     def environment(self) -> dict[str, str]:
         """The variables from which `from_environment` makes these settings."""
-        texts = {name: getattr(self, name) for name in _KINDS}
-        texts["origins"] = ",".join(self.origins)
-        texts["secure_cookies"] = "1" if self.secure_cookies else "0"
-        return {PREFIX + name.upper(): str(value) for name, value in texts.items()}
+        given = {field.name: str(getattr(self, field.name)) for field in fields(self)}
+        given["origins"] = ",".join(self.origins)
+        return {PREFIX + name.upper(): text for name, text in given.items()}
 
     def secrets(self, *, make: bool = False) -> Secrets:
         """The keys: of BLINDSTEP_KEY, or of the key file, which `make` makes if it is not there."""
         text = os.environ.get(PREFIX + "KEY")
         return keys.from_text(text) if text else keys.from_file(self.key_file, make=make)
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-_KINDS = {
-    "database": str,
-    "key_file": str,
-    "origins": _listed,
-    "requests_per_second": float,
-    "anonymous_per_second": float,
-    "body_bytes": int,
-    "bulk_bytes": int,
-    "secure_cookies": lambda text: text.lower() in ("1", "true", "yes"),
-}

@@ -21,12 +21,9 @@ from blindstep.planning.questions import Questions
 from blindstep.private.statement import Privacy
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")]
-Words = Annotated[
-    str,
-    StringConstraints(
-        strip_whitespace=True, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]*$"
-    ),
-]
+_PRINTED = r"^[^\x00-\x1f]*$"
+_OF_WORDS = StringConstraints(strip_whitespace=True, min_length=1, max_length=100, pattern=_PRINTED)
+Words = Annotated[str, _OF_WORDS]
 # A step is released in one transaction, which others wait for: a million slots take seconds. More
 # people than 16 such steps hold would make the noise smaller than anybody could see.
 _MOST_SLOTS, _MOST_STEPS = 1_000_000, 1_000
@@ -34,9 +31,9 @@ Real = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 
 
 class _Strict(BaseModel):
-    """A name that is not known is refused: it would otherwise be ignored silently."""
+    """A field that is not known is refused: it would otherwise be ignored silently."""
 
-    model_config = ConfigDict(extra="forbid", strict=False)
+    model_config = ConfigDict(extra="forbid")
 
 
 class Parameter(_Strict):
@@ -62,7 +59,7 @@ class Parameter(_Strict):
 
 
 class Answer(_Strict):
-    """What people say: a vote up (1) or down (0), a rating, or a number; and which end is better."""
+    """What people answer: a vote up (1) or down (0), a rating, or a number; and which is better."""
 
     kind: Literal["vote", "rating", "number"] = "vote"
     low: Real | None = None
@@ -84,13 +81,12 @@ class Answer(_Strict):
 
     @property
     def range(self) -> tuple[float, float]:
-        """Between what answers lie."""
-        usual = {"vote": (0.0, 1.0), "rating": (1.0, 5.0), "number": (0.0, 0.0)}[self.kind]
-        low, high = self.low, self.high
-        return usual[0] if low is None else low, usual[1] if high is None else high
+        """The lowest and the highest answer."""
+        low, high = {"vote": (0.0, 1.0), "rating": (1.0, 5.0), "number": (0.0, 0.0)}[self.kind]
+        return low if self.low is None else self.low, high if self.high is None else self.high
 
     def loss(self, value: float) -> float | None:
-        """The answer as a loss from 0 (best) to 1 (worst); None if it is not one that people have."""
+        """The answer as a loss from 0 (best) to 1 (worst); None if no person can give it."""
         low, high = self.range
         if not low <= value <= high or (self.kind != "number" and value != round(value)):
             return None
@@ -107,22 +103,19 @@ class StudySpec(_Strict):
     epsilon: Annotated[float, Field(ge=1e-4, le=100, allow_inf_nan=False)]
     delta: Annotated[float, Field(ge=1e-30, lt=1)] | None = None
     answer: Answer = Answer()
-    slots: Annotated[
-        int | None,
-        Field(ge=1, le=_MOST_SLOTS, description="People asked in a step; people / 16 if left out."),
-    ] = None
-    deadline_seconds: Annotated[
-        float, Field(gt=0, le=3.2e7, description="A step closes at the latest after so long.")
-    ] = 86_400.0
-    close: Annotated[
-        Literal["full", "deadline"],
-        Field(
-            description="'deadline': never earlier, so that the time of a release tells nothing."
-        ),
-    ] = "full"
-    cohort: Annotated[
-        Words | None, Field(description="Whose ledger: studies on the same people share one.")
-    ] = None
+    slots: Annotated[int, Field(ge=1, le=_MOST_SLOTS)] | None = Field(
+        None, description="People asked in a step; people / 16 if left out."
+    )
+    deadline_seconds: float = Field(
+        86_400.0, gt=0, le=3.2e7, description="A step closes at the latest after this time."
+    )
+    close: Literal["full", "deadline"] = Field(
+        "full",
+        description="'deadline': never earlier, so that the time of a release tells nothing.",
+    )
+    cohort: Words | None = Field(
+        None, description="Whose ledger: studies on the same people share one."
+    )
     budget_epsilon: Annotated[float, Field(ge=1e-4, le=100)] | None = Field(
         None, description="What all studies of the cohort may spend, at this study's delta."
     )
@@ -161,64 +154,62 @@ class StudySpec(_Strict):
         ranges is more than sqrt(d) units from their middle: a study that starts there can reach all
         of them. (Longer units for a start near an end lost more by coarse questions than they won.)
         """
-        starts = np.array([each.begins for each in self.parameters])
-        halves = np.array([(each.high - each.low) / 2.0 for each in self.parameters])
-        return Scales(starts, halves, np.asarray(1.0), False)
+        starts = [each.begins for each in self.parameters]
+        halves = [(each.high - each.low) / 2.0 for each in self.parameters]
+        return Scales(np.array(starts), np.array(halves), np.asarray(1.0), False)
 
     def clamp(self, points: Float[np.ndarray, "*points dim"]) -> Float[np.ndarray, "*points dim"]:
         """Points inside the ranges: what is shown. The loss that is minimised is that of these."""
-        low = [parameter.low for parameter in self.parameters]
-        return np.clip(points, low, [parameter.high for parameter in self.parameters])
+        return np.clip(points, [p.low for p in self.parameters], [p.high for p in self.parameters])
 
     def parameters_of(self, point: Float[np.ndarray, " dim"]) -> dict[str, float]:
         """A point by name, in the operator's units."""
         return dict(zip(self.names, self.clamp(point).tolist(), strict=True))
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Person(_Body):
-    """Who asks: any text that is always the same for a person. It is hashed and never stored."""
+class Person(_Strict):
+    """Whom to ask: any text that is always the same for a person. It is hashed and never stored."""
 
     person: Annotated[str, Field(min_length=1, max_length=500)]
 
 
-class OneAnswer(_Body):
+class OneAnswer(_Strict):
     """An answer: the token of the question, and a number (a vote: 1 for up, 0 for down)."""
 
     token: Annotated[str, Field(min_length=1, max_length=100)]
     value: Annotated[float, Field(allow_inf_nan=False)]
 
 
-class ManyAnswers(_Body):
+class ManyAnswers(_Strict):
     """Up to 10,000 answers; each is taken or refused on its own."""
 
     answers: Annotated[list[OneAnswer], Field(min_length=1, max_length=10_000)]
 
 
-class NewToken(_Body):
+class NewToken(_Strict):
     """A token to make."""
 
     scope: Literal["admin", "site", "metrics"]
     study: Annotated[str, Field(max_length=32, pattern=r"^[0-9a-f]+$")] | None = None
-    label: Annotated[str, Field(max_length=100, pattern=r"^[^\x00-\x1f]*$")] = ""
+    label: Annotated[str, Field(max_length=100, pattern=_PRINTED)] = ""
+
+
+# Of a field that failed, its name is repeated only if it is one of ours: a name may be anything.
+NAMES = {"body", "query", "path"}.union(*(each.model_fields for each in _Strict.__subclasses__()))
 
 
 class Question(BaseModel):
     """What to show to a person, and how to answer, if they are asked."""
 
-    status: Annotated[
-        str,
-        Field(description="asked, answered, full, closing, paused or over (see docs/serve.md)."),
-    ]
-    parameters: Annotated[
-        dict[str, float], Field(description="To be shown, whatever the status, in your units.")
-    ]
+    status: str = Field(
+        description="asked, answered, full, closing, paused or over (see docs/serve.md)."
+    )
+    parameters: dict[str, float] = Field(
+        description="To be shown, whatever the status, in your units."
+    )
     step: int
-    token: Annotated[str | None, Field(description="With status asked: answer with it.")] = None
-    part: Annotated[int | None, Field(description="1 or 2: which of a person's two.")] = None
+    token: str | None = Field(None, description="With status asked: answer with it.")
+    part: int | None = Field(None, description="1 or 2: which of a person's two.")
 
 
 class AnswerTaken(BaseModel):

@@ -1,4 +1,10 @@
-"""Studies in the database: made, looked at, paused, closed; and what a worker keeps of them."""
+"""Studies in the database: made, looked at, paused, closed; and what a worker keeps of them.
+
+After an older copy of the database was restored, steps that were released since may be missing in it,
+and people who were asked since may be asked again. No noise is shared, whatever is restored
+(`Secrets.noise`). But the copy's ledger does not know those releases, and only the operator knows that
+a copy was restored, how often, and which studies were made since: `Studies.restored`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import contextlib
 import json
 import secrets as random
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,13 +20,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from blindstep.errors import BlindstepError, InvalidArgument
-from blindstep.ledger.account import Account
+from blindstep.errors import BlindstepError, BudgetExceeded, InvalidArgument, positive
+from blindstep.ledger.account import Account, RunIdentity
 from blindstep.planning.checks import check_delta
 from blindstep.planning.plan import Plan
+from blindstep.private.accounting import PERSON
 from blindstep.private.statement import Privacy
 from blindstep.serve import schema
-from blindstep.serve.accounts import Run, open_ledger, read_account, require_room
+from blindstep.serve.accounts import OPEN, identity_of, open_ledger, read_account, require_room
 from blindstep.serve.database import Database
 from blindstep.serve.design import Design, Step, new_public_key
 from blindstep.serve.keys import Secrets
@@ -52,10 +59,8 @@ class Studies:
 
     def __init__(self, database: Database, secrets: Secrets) -> None:
         self.database, self.secrets = database, secrets
-        self._designs: dict[int, Design] = {}
+        self._designs: dict[str | int, Design] = {}  # by id and by number
         self._steps: dict[int, Step] = {}
-        self._numbers: dict[str, int] = {}
-        self._names: dict[int, str] = {}
         self._loading = threading.RLock()
 
     # -- making and changing --------------------------------------------------------------------
@@ -66,64 +71,53 @@ class Studies:
         It is registered in its cohort's ledger in the same transaction. One that does not fit into
         the cohort's budget as a whole is refused, and nobody is asked.
         """
-        plan, study, public = spec.plan(), random.token_hex(8), new_public_key()
+        plan, study = spec.plan(), random.token_hex(8)
         check_delta(plan.privacy, plan.records)
+        row = {
+            "id": study,
+            "name": spec.name,
+            "spec": spec.model_dump_json(),
+            "plan": plan.to_json(),
+            "cohort": spec.cohort or f"people of study {study}",
+            "public_key": new_public_key(),
+            "attempt": new_attempt(),
+            "made_on": datetime.now(UTC).date().isoformat(),
+            "slots": plan.first_batch,
+            "status": "running",
+            "early": int(spec.close == "full"),
+            **dict.fromkeys(("release", "frozen", "taken", "answered"), 0),
+        }
         # What is stored must be readable: a plan at the end of what numbers can say may not be.
-        Design(spec, Plan.from_json(plan.to_json()), public, new_attempt())
-        for _ in range(_TRIES):
-            # Two studies that are made in one cohort at a time: the ledger's key lets one of them pass.
-            with contextlib.suppress(IntegrityError), self.database.begin() as connection:
-                self._insert(connection, spec, plan, study, public)
-                return study
-        raise WrongState("many studies are being made in this cohort at the same time: try again.")
-
-    def _insert(
-        self, connection: Connection, spec: StudySpec, plan: Plan, study: str, public: str
-    ) -> None:
+        Design(row)
         budget = None
         if spec.budget_epsilon is not None:
             budget = Privacy(epsilon=spec.budget_epsilon, delta=plan.delta).mu
-        cohort = spec.cohort or f"people of study {study}"
-        ledger = open_ledger(connection, cohort, budget)
-        run = Run(study, cohort, new_attempt(), plan)
-        identity = run.identity(ledger, self.secrets)
-        require_room(connection, ledger.account, identity)
-        ledger.register(identity)
-        now = self.database.now(connection)
-        connection.execute(
-            sa.insert(schema.studies).values(
-                id=study,
-                name=spec.name,
-                spec=spec.model_dump_json(),
-                plan=plan.to_json(),
-                cohort=cohort,
-                public_key=public,
-                attempt=run.attempt,
-                made_on=datetime.now(UTC).date().isoformat(),
-                slots=plan.first_batch,
-                status="running",
-                release=0,
-                frozen=0,
-                taken=0,
-                answered=0,
-                early=int(spec.close == "full"),
-                deadline=now + spec.deadline_seconds,
-            )
-        )
+        for _ in range(_TRIES):
+            # Two studies that are made in one cohort at a time: the ledger's key lets one of them pass.
+            with contextlib.suppress(IntegrityError), self.database.begin() as connection:
+                ledger = open_ledger(connection, row["cohort"], budget)
+                identity = identity_of(row, ledger, self.secrets)
+                require_room(connection, ledger.account, identity)
+                ledger.register(identity)
+                row["deadline"] = self.database.now(connection) + spec.deadline_seconds
+                connection.execute(sa.insert(schema.studies), row)
+                return study
+        raise WrongState("many studies are being made in this cohort at the same time: try again.")
 
     def pause(self, study: str) -> None:
         """Ask nobody new and hold the deadline. Answers to what was shown are still taken."""
         with self.database.begin() as connection:
             row = self._locked(connection, study, ("running",))
             left = max(0.0, row["deadline"] - self.database.now(connection))
-            self._set(connection, row, status="paused", remaining=left)
+            change(connection, row["number"], status="paused", remaining=left)
 
     def resume(self, study: str) -> None:
         """Go on: the step has as long as it had when the study was paused."""
         with self.database.begin() as connection:
             row = self._locked(connection, study, ("paused",))
+            going_on = {"status": "running", "remaining": None}
             deadline = self.database.now(connection) + row["remaining"]
-            self._set(connection, row, status="running", remaining=None, deadline=deadline)
+            change(connection, row["number"], **going_on, deadline=deadline)
 
     def close(self, study: str) -> None:
         """End a study for good. Votes of its open step are deleted and enter nothing."""
@@ -138,43 +132,64 @@ class Studies:
             raise WrongState(f"the study is {row['status']}: it must be {' or '.join(allowed)}.")
         return row
 
-    def _set(self, connection: Connection, row: Row, **values: Any) -> None:
-        chosen = schema.studies.c.number == row["number"]
-        connection.execute(sa.update(schema.studies).where(chosen).values(**values))
+    def restored(self, lost: Mapping[str, float]) -> list[str]:
+        """Charge what may have been lost with the database that this copy replaces.
+
+        All that an open study had still to release is charged as if it had been, even beyond a budget.
+        Then the study goes on as a new attempt, which its ledger charges again; questions of the old
+        attempt can no longer be answered. A study for which its cohort has no room any more is closed.
+        Studies that were made after the copy are not in it: `lost` says what they took, as mu by the
+        name of the cohort.
+
+        Call it once for each time that this copy was restored, before any worker starts. Gives the ids
+        of the studies that go on.
+        """
+        chosen = sa.select(schema.studies).where(OPEN).order_by(schema.studies.c.number)
+        self._designs.clear()  # they know the attempts of before
+        with self.database.begin() as connection:
+            for cohort, mu in lost.items():
+                _charge_unknown(connection, cohort, mu)
+            rows = connection.execute(chosen).mappings().all()
+            for row in rows:
+                self._charge_rest(connection, row)
+            return [row["id"] for row in rows if self._goes_on(connection, row)]
+
+    def _charge_rest(self, connection: Connection, row: Row) -> None:
+        """Charge what a study had still to release under its old attempt."""
+        ledger = open_ledger(connection, row["cohort"])
+        releases = Plan.from_json(row["plan"]).schedule.releases
+        ledger.register(identity_of(row, ledger, self.secrets), past=True)
+        ledger.begin(row["id"], row["release"], releases - row["release"], past=True)
+
+    def _goes_on(self, connection: Connection, row: Row) -> bool:
+        """Give a study a new attempt, or close it; says whether it goes on."""
+        ledger, attempt = open_ledger(connection, row["cohort"]), new_attempt()
+        identity = identity_of({**row, "attempt": attempt}, ledger, self.secrets)
+        try:
+            require_room(connection, ledger.account, identity)
+        except BudgetExceeded:
+            end(connection, row["number"], "closed")
+            return False
+        ledger.register(identity, recharge=True)
+        change(connection, row["number"], attempt=attempt)
+        return True
 
     # -- looking --------------------------------------------------------------------------------
 
-    def _find(self, connection: Connection, study: str) -> Row:
-        chosen = sa.select(schema.studies).where(schema.studies.c.id == study)
-        row = connection.execute(chosen).mappings().first()
+    def _find(self, connection: Connection, study: str | int) -> Row:
+        """The row of a study, by its id or its number."""
+        columns = schema.studies.c
+        wanted = columns.number == study if isinstance(study, int) else columns.id == study
+        row = None
+        if not isinstance(study, int) or 0 < study <= _MOST_STUDIES:
+            row = connection.execute(sa.select(schema.studies).where(wanted)).mappings().first()
         if row is None:
             raise NoSuchStudy
         return row
 
-    def known_number(self, study: str) -> int | None:
-        """The number of a study if it is in memory already."""
-        return self._numbers.get(study)
-
     def number(self, study: str) -> int:
-        """The number of a study in the tables; it never changes, so it is looked up once."""
-        known = self._numbers.get(study)
-        if known is None:
-            with self.database.read() as connection:
-                known = self._find(connection, study)["number"]
-            self._numbers[study] = known
-        return known
-
-    def name(self, number: int) -> str | None:
-        """The id of the study with this number; None if there is none."""
-        known = self._names.get(number)
-        if known is not None or not 0 < number <= _MOST_STUDIES:
-            return known
-        with self.database.read() as connection:
-            chosen = sa.select(schema.studies.c.id).where(schema.studies.c.number == number)
-            study = connection.execute(chosen).scalar()
-        if study is not None:
-            self._names[number] = study
-        return study
+        """The number of a study in the tables."""
+        return self.design(study).number
 
     def all(self) -> list[Row]:
         """Every study's row, the newest first."""
@@ -182,13 +197,13 @@ class Studies:
             chosen = sa.select(schema.studies).order_by(schema.studies.c.number.desc())
             return list(connection.execute(chosen).mappings().all())
 
-    def row(self, study: str) -> Row:
-        """A study's row."""
+    def row(self, study: str | int) -> Row:
+        """The row of a study, by its id or its number."""
         with self.database.read() as connection:
             return self._find(connection, study)
 
     def history(self, number: int) -> list[dict[str, Any]]:
-        """What each release made public, with how many were asked and how many answers came."""
+        """What each release made public, with the number of people asked and of answers."""
         with self.database.read() as connection:
             chosen = sa.select(schema.releases).where(schema.releases.c.study == number)
             rows = connection.execute(chosen.order_by(schema.releases.c.release)).mappings().all()
@@ -203,7 +218,7 @@ class Studies:
             return read_account(connection, cohort)
 
     def traffic(self, number: int, hours: int = 48) -> list[tuple[int, int, int]]:
-        """(hour since 1970, questions, answers) of the last so many hours with any."""
+        """(hour since 1970, questions, answers) of the last `hours` hours that had any."""
         with self.database.read() as connection:
             columns = schema.traffic.c
             chosen = sa.select(columns.hour, columns.questions, columns.answers)
@@ -213,25 +228,17 @@ class Studies:
 
     # -- what a worker keeps --------------------------------------------------------------------
 
-    def known(self, number: int) -> Design | None:
-        """The mathematics of a study if it is in memory already."""
-        return self._designs.get(number)
+    def known(self, study: str | int) -> Design | None:
+        """The mathematics of a study, by its id or number, if it is in memory already."""
+        return self._designs.get(study)
 
-    def design(self, number: int) -> Design:
-        """The mathematics of a study: made once, since it never changes."""
+    def design(self, study: str | int) -> Design:
+        """The mathematics of a study, by its id or number: made once, since it never changes."""
         with self._loading:
-            known = self._designs.get(number)
-            if known is None:
-                with self.database.read() as connection:
-                    chosen = sa.select(schema.studies).where(schema.studies.c.number == number)
-                    row = connection.execute(chosen).mappings().first()
-                if row is None:
-                    raise NoSuchStudy
-                spec = StudySpec.model_validate_json(row["spec"])
-                plan = Plan.from_json(row["plan"])
-                known = Design(spec, plan, row["public_key"], row["attempt"])
-                self._designs[number] = known
-            return known
+            if study not in self._designs:
+                made = Design(self.row(study))
+                self._designs[made.study] = self._designs[made.number] = made
+            return self._designs[study]
 
     def step(self, row: Row) -> Step:
         """The questions of a study's open step: kept until the next one is open."""
@@ -281,12 +288,31 @@ def forget_people(connection: Connection, number: int) -> None:
         connection.execute(sa.delete(table).where(table.c.study == number))
 
 
+def change(connection: Connection, number: int, **values: Any) -> None:
+    """Write new values into the row of a study."""
+    chosen = schema.studies.c.number == number
+    connection.execute(sa.update(schema.studies).where(chosen).values(**values))
+
+
 def end(connection: Connection, number: int, status: str) -> None:
     """End a study for good. What was released stays."""
-    ended = {"status": status, "frozen": 0, "salt": None, "remaining": None}
-    chosen = schema.studies.c.number == number
-    connection.execute(sa.update(schema.studies).where(chosen).values(**ended))
+    change(connection, number, status=status, frozen=0, salt=None, remaining=None)
     forget_people(connection, number)
+
+
+def _charge_unknown(connection: Connection, cohort: str, mu: float) -> None:
+    """Charge a cohort for studies that are gone."""
+    ledger = open_ledger(connection, cohort)
+    if not ledger.account.runs:
+        raise InvalidArgument(f"no study of this copy has the cohort {cohort!r}: see its spelling.")
+    name = f"lost {random.token_hex(8)}"
+    delta = next(iter(ledger.account.runs.values())).identity.delta
+    charge = positive("lost", mu, "give a mu above 0")
+    ledger.register(
+        RunIdentity(name, "lost", "lost", random.token_hex(16), charge, 1, 1, delta, PERSON),
+        past=True,
+    )
+    ledger.begin(name, 0, past=True)
 
 
 def spending(account: Account, study: str, delta: float) -> dict[str, float | None]:

@@ -7,9 +7,8 @@ and none reads a study's other slots, so a study of a million slots is as fast a
 Transactions of one study take turns (its row is locked first). Within one, answers are taken while
 the step is open, then people get the next slots, in order of arrival. Everything may be repeated:
 the same person gets the same slot, and of two answers to one question the first counts. So a
-transaction whose outcome is unknown is simply run again. If the database stays away, the requests
-fail with `Unavailable` and nothing was acknowledged; a client that repeats a request gets what the
-first try may have stored.
+transaction whose outcome is unknown is run again, and a client may repeat a request that failed with
+`Unavailable`: nothing of it was acknowledged.
 """
 
 from __future__ import annotations
@@ -93,7 +92,6 @@ _COUNT = (
         answered=schema.studies.c.answered + sa.bindparam("fresh"),
     )
 )
-_SEAT = sa.insert(schema.asked)
 
 
 def serve(
@@ -113,8 +111,7 @@ def serve(
         statuses, fresh = _take(connection, database, row, votes)
         seats, new = _seat(connection, row, row["release"] // turn_length, people)
         if fresh or new:
-            counted = {"study": number, "seats": new, "fresh": fresh}
-            connection.execute(_COUNT, counted)
+            connection.execute(_COUNT, {"study": number, "seats": new, "fresh": fresh})
             key = {"study": number, "hour": int(database.now(connection) // 3600)}
             database.add_to(connection, schema.traffic, key, {"questions": new, "answers": fresh})
         full = row["answered"] + fresh >= 2 * row["slots"] and not row["frozen"]
@@ -184,13 +181,13 @@ def _seat(
         elif taken + len(new) >= row["slots"]:
             seat = Seat(Status.FULL)
         else:
-            slots[person] = taken + len(new)
-            new.append({"study": study, "turn": turn, "person": person, "release": release,
-                        "slot": slots[person]})  # fmt: skip
-            seat = Seat(Status.ASKED, slots[person], 0)
+            slot = slots[person] = taken + len(new)
+            place = {"release": release, "slot": slot}
+            new.append({"study": study, "turn": turn, "person": person, **place})
+            seat = Seat(Status.ASKED, slot, 0)
         seats.append(seat)
     if new:
-        connection.execute(_SEAT, new)
+        connection.execute(sa.insert(schema.asked), new)
     return seats, len(new)
 
 
@@ -279,25 +276,24 @@ class Writer(threading.Thread):
 
     def _try(self, number: int, people: list[bytes], votes: list[Vote]) -> Served:
         length = self._studies.design(number).plan.schedule.releases_per_pass
-        for again in (True, False):
-            try:
-                return serve(self._studies.database, number, length, people, votes)
-            except Exception as error:
-                if not again or not is_passing(error):
-                    raise
-        raise AssertionError  # the loop returns or raises
+        given = (self._studies.database, number, length, people, votes)
+        try:
+            return serve(*given)
+        except Exception as error:
+            if not is_passing(error):
+                raise
+        return serve(*given)
 
 
 def _replies(requests: list[Request], served: Served, step: Step) -> list[tuple[Request, Reply]]:
     """To each request what became of its people and its votes."""
     seats, statuses, replies = iter(served.seats), iter(served.votes), []
     for request in requests:
-        shown = [(seat, _shown(step, seat)) for _, seat in zip(request.people, seats, strict=False)]
-        taken = [
-            (status, _next(step, vote, status))
-            for vote, status in zip(request.votes, statuses, strict=False)
-        ]
-        replies.append((request, Reply(served.row, shown, taken)))
+        own = [next(seats) for _ in request.people]
+        taken = [(vote, next(statuses)) for vote in request.votes]
+        shown = [(seat, _shown(step, seat)) for seat in own]
+        followed = [(status, _next(step, vote, status)) for vote, status in taken]
+        replies.append((request, Reply(served.row, shown, followed)))
     return replies
 
 
