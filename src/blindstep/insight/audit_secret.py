@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Int
 from scipy import stats
 from scipy.special import logsumexp
 
-from blindstep.insight.audit_bounds import Trials, group_size
+from blindstep.insight.audit_bounds import Trials, group_size, mu_lower_bound
 from blindstep.insight.audit_scene import Scene
 from blindstep.private.gate import Contributions, Gate, Memory, Permit
 from blindstep.private.noise import NoiseKey
@@ -35,7 +35,7 @@ from blindstep.private.terms import REPLACE
 
 _LANES = 64
 # Passes that are made for the two data sets, at most.
-_PASSES = 1200
+_PASSES = 3000
 # Places of the batches that are held at once.
 _NUMBERS = 2**22
 # A correct program fails a check of chance with this probability.
@@ -65,22 +65,38 @@ def run_secret_trials(scene: Scene, mu: float, pairs: int, entropy: np.ndarray) 
     alone = seen[0, :learned] - worlds[0] * push
     noise = math.sqrt(float(np.mean(alone**2)) + 1e-300)
     one = float(np.mean(np.sum(push, axis=1))) / group
-    scores = [_score(part[learned:] / noise, one / noise, terms.neighbours) for part in seen]
-    return Trials(scores[0].ravel()[:pairs], scores[1].ravel()[:pairs], group, checks)
+    scores = np.stack([_score(part / noise, one / noise, terms.neighbours) for part in seen])
+    low, high = _against_threshold(*scores.reshape(2, -1), learned=learned * lanes)
+    return Trials(low[:pairs], high[:pairs], group, checks)
 
 
 def expected_scores(
-    scene: Scene, group: int, trials: int, rng: np.random.Generator
+    scene: Scene, group: int, counted: int, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """Scores of as many trials of a correct program: the mixture as the accountant has it."""
     terms, several = scene.terms, scene.terms.schedule.blocks_per_pass
     c = float(terms.first_clip) / terms.schedule.divisor_of(Kind.GRAD) / float(terms.noise_std)
+    trials = counted * 3 // 2
     noise = rng.standard_normal((trials, several))
     at = rng.integers(several, size=(trials, group))
     push = np.stack([np.bincount(each, minlength=several) for each in at]) * c
     low = -push if terms.neighbours == REPLACE else 0.0 * push
     first, second = (_score((noise + p)[..., None], c, terms.neighbours) for p in (low, push))
-    return first.ravel(), second.ravel()
+    return _against_threshold(first.ravel(), second.ravel(), learned=trials // 3)
+
+
+def _against_threshold(
+    low: Float[np.ndarray, " n"], high: Float[np.ndarray, " n"], learned: int
+) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
+    """The scores to be counted, less the threshold that tells most of those that are learned from.
+
+    Mixtures differ most in their tails: half-way between them is not the best place.
+    """
+    own = np.concatenate([low[:learned], high[:learned]])
+    tried = np.quantile(own, np.linspace(0.005, 0.995, 80))
+    bounds = [mu_lower_bound(low[:learned] - each, high[:learned] - each) for each in tried]
+    best = tried[int(np.argmax(bounds))]
+    return low[learned:] - best, high[learned:] - best
 
 
 def _lanes(scene: Scene, group: int) -> int:

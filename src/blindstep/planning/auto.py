@@ -201,8 +201,8 @@ def _comparison_batch(problem: Problem, evaluations: int, mu: float, secret: boo
     """Records that compare what was found with the start: all, if that is cheap enough."""
     room = _COMPARISON_EVALUATIONS * evaluations / (RELEASES * (1 + _CANDIDATES))
     mu *= math.sqrt(_COMPARISON_SHARE)
-    for batch, more in _choices(problem, RELEASES, mu, secret):
-        if batch <= _FEWEST_COMPARED or more > _LITTLE or 2 * batch > problem.records:
+    for batch, _ in _choices(problem, RELEASES, mu, secret, _LITTLE):
+        if batch <= _FEWEST_COMPARED or 2 * batch > problem.records:
             continue
         if batch <= room:
             return batch
@@ -248,21 +248,25 @@ def _calibration_query(
     for calibration in kinds:
         noise = calibration_noise(calibration, records, mu)
         spends = mu * math.sqrt(calibration_share(calibration, records, mu))
+        quiet = _QUIET / (noise * dim)
         fits = [
             (batch, more)
-            for batch, more in _choices(problem, ScaleFinder.calibrations, spends, secret)
+            for batch, more in _choices(
+                problem, ScaleFinder.calibrations, spends, secret, max(_LONGER, quiet)
+            )
             if batch * calibration.evaluations <= room
-            and (more <= _LONGER or more * noise * dim <= _QUIET)
             and batch >= min(records, max(_FEWEST_ASKED, 8 * dim))
         ]
-        enough = [each for each in fits if each[1] <= _LITTLE or each[1] * noise * dim <= _QUIET]
+        enough = [each for each in fits if each[1] <= max(_LITTLE, quiet)]
         if fits:
             return calibration, (enough or fits)[-1][0]
     calibration = CalibrationQuery((dim,), min(dim, _FEW_CALIBRATION_DIRECTIONS[1]))
     return calibration, max(1, min(records, int(room // calibration.evaluations)))
 
 
-def _choices(problem: Problem, releases: int, mu: float, secret: bool) -> list[tuple[int, float]]:
+def _choices(
+    problem: Problem, releases: int, mu: float, secret: bool, most: float
+) -> list[tuple[int, float]]:
     """Batches of releases beside the steps, and how much longer noise is in them; all records first."""
-    found = choices(problem.records, releases, mu, problem.privacy) if secret else ()
+    found = choices(problem.records, releases, mu, problem.privacy, most) if secret else ()
     return [(problem.records, 1.0), *found]

@@ -47,16 +47,22 @@ class Batches:
 
 
 def choices(
-    records: int, releases: int, mu: float, privacy: Privacy
+    records: int, releases: int, mu: float, privacy: Privacy, most: float = 4.0
 ) -> Iterator[tuple[int, float]]:
-    """Secret batches to choose from, the largest first, and how much longer noise is in them."""
+    """Secret batches to choose from, the largest first, and how much longer noise is in them.
+
+    No more where noise is longer than `most` times.
+    """
     several = 2
     while several <= _MOST_BATCHES and records // several >= _FEWEST_RECORDS:
         batch = records // several
         try:
-            yield batch, longer(records, batch, releases, mu, privacy)
+            more = longer(records, batch, releases, mu, privacy)
         except InvalidArgument:  # no secrecy is small enough for so much mu
             return
+        if more > most:
+            return
+        yield batch, more
         several *= 2
 
 

@@ -136,6 +136,10 @@ def lattice_noise(
     return lattice.from_words(stream, size)
 
 
+# Compiled once for each number of records.
+_stream = jax.jit(lattice.chacha20, static_argnums=2)
+
+
 def secret_steps(
     key: UInt32[np.ndarray, "8"], pass_index: int, records: int, steps: int
 ) -> Int[np.ndarray, " records"]:
@@ -148,7 +152,7 @@ def secret_steps(
     if steps & (steps - 1) or not 0 < steps <= 2**32:
         raise InvalidArgument(f"{steps} steps: a power of two gives each record the same chance.")
     nonce = jnp.asarray([_STEPS_TAG, pass_index, 0], jnp.uint32)
-    stream = lattice.chacha20(jnp.asarray(key), nonce, -(-records // lattice.BLOCK_WORDS))
+    stream = _stream(jnp.asarray(key), nonce, -(-records // lattice.BLOCK_WORDS))
     return np.asarray(stream).T.ravel()[:records].astype(np.int64) & (steps - 1)
 
 
