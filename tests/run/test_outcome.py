@@ -1,5 +1,8 @@
 """How a run went: what is said follows from releases."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -36,3 +39,9 @@ def test_an_outcome_is_its_sentence():
     outcome = Outcome(Kind.SETTLED, "Settled: so it is.")
     assert outcome == "Settled: so it is."
     assert outcome.kind is Kind.SETTLED
+
+
+def test_an_outcome_can_be_copied_and_pickled():
+    outcome = Outcome(Kind.LOST, "Lost in noise.")
+    for other in (copy.deepcopy(outcome), pickle.loads(pickle.dumps(outcome))):
+        assert (other, other.kind) == (outcome, Kind.LOST)

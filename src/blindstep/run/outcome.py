@@ -49,6 +49,10 @@ class Outcome(str):
         made.kind = kind
         return made
 
+    def __getnewargs__(self) -> tuple[Kind, str]:
+        """What copies and pickles are made from."""
+        return self.kind, str(self)
+
 
 def outcome_of(
     plan: Plan,
