@@ -38,8 +38,8 @@ MUTANTS = (
     mutant(
         "a record in two blocks",
         SCHEDULE,
-        "start = block % self.blocks_per_pass * self.block_size",
-        "start = block % self.blocks_per_pass * self.first_batch",
+        "start = turn * self.block_size",
+        "start = turn * self.first_batch",
         PAPER,
         test_of("private", "schedule", "no_record_answers_twice_in_a_pass"),
     ),
@@ -82,14 +82,14 @@ MUTANTS = (
     mutant(
         "clip after averaging",
         GATE,
-        "counted = jnp.where((places < batch)[:, None], clip(vectors, bound, batch), 0.0)",
-        "counted = jnp.where((places < batch)[:, None], vectors / unit_of(bound, batch), 0.0)",
+        "counted = jnp.where((places < held)[:, None], clip(vectors, bound, batch), 0.0)",
+        "counted = jnp.where((places < held)[:, None], vectors / unit_of(bound, batch), 0.0)",
         CLIPPED,
     ),
     mutant(
         "a record counts twice at the end of a batch",
         GATE,
-        "counted = jnp.where((places < batch)[:, None], clip(vectors, bound, batch), 0.0)",
+        "counted = jnp.where((places < held)[:, None], clip(vectors, bound, batch), 0.0)",
         "counted = clip(vectors, bound, batch)",
         test_of("private", "gate", "how_many_are_asked_at_once_changes_no_bit"),
     ),
@@ -134,8 +134,8 @@ MUTANTS = (
     mutant(
         "passes not composed in the noise",
         TERMS,
-        "moved, snapped = (math.sqrt(schedule.passes) * cost for cost in terms.costs())",
-        "moved, snapped = terms.costs()",
+        "moved, snapped = often * moved, often * snapped",
+        "pass",
         PASSES,
     ),
     mutant(

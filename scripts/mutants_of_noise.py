@@ -75,7 +75,7 @@ OF_NOISE = (
     mutant(
         "missing factor 2",
         TERMS,
-        "moved[0] = 2.0 * float(self.first_clip)",
+        "moved[0] = often * float(self.first_clip)",
         "moved[0] = float(self.first_clip)",
         TIGHT,
         BRUTE,
@@ -83,7 +83,7 @@ OF_NOISE = (
     mutant(
         "mean for sum",
         GATE,
-        "return total * (unit_of(bound, batch) / batch)",
+        "return total * (unit_of(bound, batch) / terms.schedule.divisor_of(kind))",
         "return total * unit_of(bound, batch)",
         TIGHT,
         DENSE,
@@ -91,8 +91,8 @@ OF_NOISE = (
     mutant(
         "sensitivity of the wrong batch",
         TERMS,
-        "float(self.diff_clip) / schedule.diff_batch",
-        "float(self.diff_clip) / schedule.first_batch",
+        "moved /= schedule.divisor_of(Kind.DIFF)",
+        "moved /= schedule.divisor_of(Kind.GRAD)",
         PAPER,
         test_of("private", "sensitivity", "a_worst_case_reaches_the_cost_of_every_batch"),
     ),

@@ -74,11 +74,12 @@ def test_a_dry_run_of_a_run_that_finds_its_scales_says_all_that_it_costs(folder)
     steps = (
         2
         * told["plan"]["estimate"]["directions"]
-        * 400
+        * told["plan"]["first_batch"]
         * told["plan"]["rounds"]
         * told["plan"]["horizon"]
     )
-    assert told["cost"]["evaluations"] == steps + 4 * 400 * (1 + 2 * 3) + 3 * 400 * 3
+    asked, compared = (told["plan"][part]["batch"] for part in ("calibration", "comparison"))
+    assert told["cost"]["evaluations"] == steps + 4 * asked * (1 + 2 * 3) + 3 * compared * 3
     # Calibrations along three axes, and three comparisons of two points with the start.
     assert told["cost"]["epsilon"] == 2.0
     assert told["cost"]["mu"] == pytest.approx(told["plan"]["mu"], rel=1e-6)  # looks and steps

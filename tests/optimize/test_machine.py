@@ -34,7 +34,7 @@ def make_plan(records, **choices):
 def twin_inputs(plan, data, seed):
     """The batches, directions, path fractions and noise that the run with this seed takes."""
     keys, schedule, estimator = fresh_keys(seed), plan.schedule, plan.estimator
-    shape, order = (plan.rounds, plan.horizon), schedule.order(keys.public, 0)
+    shape, order = (plan.rounds, plan.horizon), schedule.order(keys.public, keys.noise, 0)
     steps = [(k, t) for k in range(plan.rounds) for t in range(plan.horizon)]
 
     @jax.jit

@@ -23,7 +23,8 @@ from plans import plan_of
 from replay import check_tapes, public_outputs, read_tape, steps_with, taped
 
 SEED, REPLACED = 3, 7
-PUBLIC = fresh_keys(SEED).public
+KEYS = fresh_keys(SEED)
+PUBLIC = KEYS.public
 DATA = np.random.default_rng(0).normal(size=10)
 CHOICES = {
     **{"privacy": bs.Privacy(mu=1.0), "radius": 0.5, "lipschitz": 1.0, "horizon": 4, "period": 4},
@@ -136,7 +137,7 @@ def test_a_record_in_two_batches_is_caught(monkeypatch):
             found[0] = real(schedule, order, release - release % schedule.period)[0]
         return found
 
-    twice = int(PLAN.schedule.rows(PLAN.schedule.order(PUBLIC, 0), 0)[0])
+    twice = int(PLAN.schedule.rows(PLAN.schedule.order(PUBLIC, KEYS.noise, 0), 0)[0])
     allowed = steps_with(PLAN, PUBLIC, twice)
     monkeypatch.setattr(Schedule, "rows", overlapping)
     with pytest.raises(AssertionError, match="does not hold the record"):

@@ -37,7 +37,8 @@ def test_four_arguments_are_enough():
     result = bs.minimize(loss, START, DATA, PRIVACY)
     assert error(result.params) < 1.1 * BEST
     assert result.plan.method == "auto"
-    assert result.privacy.mu == pytest.approx(PRIVACY.mu, rel=1e-6)
+    # Secret batches leave a thousandth of delta unspent, which is a little of mu.
+    assert 0.998 * PRIVACY.mu < result.privacy.mu <= PRIVACY.mu
     assert result.privacy.epsilon <= 2.0
     assert result.history.loss[-1].mean() < result.history.loss[0].mean()
 

@@ -76,7 +76,7 @@ def test_tuning_costs_one_budget_and_finds_the_better_start(tmp_path):
     parts = [result.privacy.mu for result in tuned.results]
     assert parts[0] == pytest.approx(parts[1])
     choice = np.sqrt(tuned.privacy.mu**2 - accounting.compose(parts) ** 2)
-    assert choice**2 / tuned.privacy.mu**2 == pytest.approx(0.1, rel=1e-3)
+    assert choice**2 / tuned.privacy.mu**2 == pytest.approx(0.1, rel=0.02)
     again = bs.tune(loss, np.zeros(2), DATA, candidates, **options)
     assert again.values == tuned.values
 

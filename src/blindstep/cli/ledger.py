@@ -131,7 +131,8 @@ def ledger_notes(plan: Plan, storage: Storage, source: Path | None) -> list[str]
             )
     if account.spent() and not storage.begun:
         both = accounting.compose([account.spent(), plan.mu])
-        together = accounting.epsilon(both, plan.delta, account.secrecy() + plan.secrecy)
+        secrecy = account.secrecy() + plan.secrecy
+        together = accounting.epsilon(both, plan.delta, secrecy=secrecy)
         before, after = (round_up(each, 4) for each in (account.epsilon(plan.delta), together))
         notes.append(
             f"They have spent epsilon {before} at delta {plan.delta:g} so far, and with this run it is "

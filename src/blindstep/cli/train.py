@@ -322,7 +322,7 @@ def _show_cost(given: ProblemFile, plan: Plan, storage: Storage, rows: int, as_j
         print(f"The run would spend {budget}.")
         if spent:
             secrecy = account.secrecy() + plan.secrecy
-            at = f"epsilon {accounting.epsilon(total, plan.delta, secrecy):.4g} at that delta"
+            at = f"epsilon {accounting.epsilon(total, plan.delta, secrecy=secrecy):.4g} at that delta"
             print(f"With what the ledger holds: mu {total:.4g}, {at}.")
     print(
         f"{evaluations:,} evaluations of the loss, which take about {_time(evaluations * seconds)} at "

@@ -171,7 +171,7 @@ def audit(
             trials = run_trials(scene, claimed, pairs, rng, keys)
         else:
             trials = run_with_canaries(scene, pairs, rng, _noise_keys(1, seed)[0])
-        epsilon = accounting.epsilon(claimed, plan.delta, scene.terms.slack() + plan.secrecy)
+        epsilon = accounting.epsilon(claimed, plan.delta, scene.terms.slack(), plan.secrecy)
         checks = {
             **trials.checks,
             "epsilon is that of mu": epsilon >= (1 - 1e-7) * bounds.epsilon_at(claimed, plan.delta)

@@ -217,7 +217,7 @@ def in_numbers(content: Content) -> Html:
     pictures = tag(
         "div",
         figure(
-            epsilon_curve(privacy.mu, privacy.delta, privacy.slack + privacy.secrecy),
+            epsilon_curve(privacy.mu, privacy.delta, privacy.slack, privacy.secrecy),
             "Epsilon and delta are one curve: the smaller the additive slack delta, the larger "
             "epsilon.",
         ),
@@ -237,7 +237,7 @@ def in_numbers(content: Content) -> Html:
         delta_sentence(privacy.epsilon, privacy.delta, privacy.exceeds),
         facts(rows),
         pictures,
-        unit_sentence(privacy.unit),
+        unit_sentence(privacy.unit, privacy.neighbours),
         paragraph("Released: ", privacy.released, "."),
         paragraph("Arithmetic: ", privacy.arithmetic, "."),
         SECRECY,

@@ -139,16 +139,16 @@ _VARIABLES = {
 _MOST_POINTS = 160
 
 
-def epsilon_curve(mu: float, delta: float, slack: float) -> str:
+def epsilon_curve(mu: float, delta: float, slack: float, secrecy: float) -> str:
     """Epsilon against delta, exactly, with the quoted point."""
     logs, epsilons = np.linspace(-12, -2, 60), []
     for log in logs[::-1]:
         try:
-            epsilons.insert(0, accounting.epsilon(mu, 10.0**log, slack))
+            epsilons.insert(0, accounting.epsilon(mu, 10.0**log, slack, secrecy))
         except InvalidArgument:  # below this delta, noise whose tails end promises nothing
             break
     logs = logs[logs.size - len(epsilons) :]
-    quoted = accounting.epsilon(mu, delta, slack)
+    quoted = accounting.epsilon(mu, delta, slack, secrecy)
     figure, axes = _blank("delta", "epsilon")
     axes.plot(logs, epsilons, color=_ACCENT, linewidth=2)
     axes.plot([math.log10(delta)], [quoted], "o", color=_ACCENT, markersize=6)

@@ -144,8 +144,10 @@ def stationarity(content: Content) -> Html:
         if made.privacy is not None:
             both = accounting.compose([content.privacy.mu, made.privacy.mu])
             parts = (content.privacy, made.privacy)
-            slack = sum(part.slack + part.secrecy for part in parts)
-            epsilon = accounting.epsilon(both, content.privacy.delta, slack)
+            slack, secrecy = (
+                sum(getattr(each, of) for each in parts) for of in ("slack", "secrecy")
+            )
+            epsilon = accounting.epsilon(both, content.privacy.delta, slack, secrecy)
             after.append(
                 paragraph(
                     "The certificate read private records and cost epsilon "

@@ -154,7 +154,7 @@ class Account:
     def epsilon(self, delta: float, run: str | None = None) -> float:
         """The epsilon at delta of everything charged, or of one run; 0 if nothing was."""
         mu = self.spent(run)
-        return accounting.epsilon(mu, delta, self.secrecy(run)) if mu > 0 else 0.0
+        return accounting.epsilon(mu, delta, secrecy=self.secrecy(run)) if mu > 0 else 0.0
 
     def _about(self, run: str | None) -> list[RunAccount]:
         if run is None:

@@ -460,6 +460,6 @@ class Plan:
 
 def finished(plan: Plan, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Plan:
     """The plan with its notes, refused where its privacy could not be stated."""
-    accounting.epsilon(plan.mu, plan.delta, plan.terms.slack() + plan.secrecy)
+    accounting.epsilon(plan.mu, plan.delta, plan.terms.slack(), plan.secrecy)
     said = (*before, *serialisation.verdict(plan), *after)
     return replace(plan, notes=said, learner=plan.chosen_learner)

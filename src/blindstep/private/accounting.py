@@ -114,28 +114,33 @@ def delta(mu: float, epsilon: float) -> float:
     return min(1.0, most * (1 + _SAFE) + _SMALLEST)
 
 
-def epsilon(mu: float, delta: float, slack: float = 0.0) -> float:
+def epsilon(mu: float, delta: float, slack: float = 0.0, secrecy: float = 0.0) -> float:
     """The smallest epsilon at which mu-Gaussian-DP gives (epsilon, delta)-DP.
 
     (Erratum 3: the paper's 2 rho sqrt(ln(1/delta)) holds only for delta <= exp(-rho^2).)
-    A mechanism within total variation `slack` of mu-Gaussian-DP is (epsilon, delta)-DP if the latter
-    is (epsilon, delta - (1 + e^epsilon) slack)-DP. The bound on epsilon at delta / 2 is above the
-    answer, so its exponential is enough.
+    A mechanism within total variation `slack` of one that costs (mu, secrecy), see `secret_batches`, is
+    (epsilon, delta)-DP if mu-Gaussian-DP is (epsilon, delta - secrecy - (1 + e^epsilon) slack)-DP. The
+    bound on epsilon at delta / 2 is above the answer, so its exponential is enough.
 
     Guarantee: never too small, for any mu above 0.
     """
     mu, delta = positive("mu", mu), probability("delta", delta)
     _refuse_above("mu", mu, _MOST)
-    if slack > 0.0:
+    if slack > 0.0 or secrecy > 0.0:
         most = _epsilon(mu, delta / 2)
-        log_added = math.log(slack) + np.logaddexp(0.0, most)
-        if log_added > math.log(delta / 2):
+        log_added = float(np.log(slack) + np.logaddexp(0.0, most)) if slack > 0.0 else -math.inf
+        if secrecy > delta / 4:
+            raise InvalidArgument(
+                f"secret batches cost {secrecy:.3g} beside mu, too much for delta = {delta:g}: "
+                f"quote it at a delta of at least {4 * secrecy:.3g}."
+            )
+        if log_added > math.log(delta / 4):
             raise InvalidArgument(
                 f"epsilon is about {most:.3g} at delta = {delta:g}: too large to be stated for "
                 "noise whose tails end. Give an epsilon of at most "
-                f"{math.floor(0.97 * math.log(delta / 2 / slack))}."
+                f"{math.floor(0.97 * math.log(delta / 4 / slack))}."
             )
-        delta -= math.exp(log_added) * (1 + _SAFE)
+        delta -= (secrecy + math.exp(log_added)) * (1 + _SAFE)
     return _epsilon(mu, delta)
 
 

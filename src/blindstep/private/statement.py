@@ -5,13 +5,11 @@ One function makes each sentence, so that statement, report and README cannot di
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import ClassVar
 
-import numpy as np
 
 from blindstep.errors import InvalidArgument, count, positive, probability
 from blindstep.private import accounting
@@ -99,8 +97,8 @@ class Privacy:
 
     @property
     def room(self) -> float:
-        """The secrecy that all secret batches of a run may cost: at most a thousandth of delta."""
-        return _ROOM * self.delta * math.exp(-float(np.logaddexp(0.0, self.epsilon)))
+        """The secrecy that all secret batches of a run may cost: a thousandth of delta."""
+        return _ROOM * self.delta
 
     @property
     def mu_beside_room(self) -> float:
@@ -225,10 +223,10 @@ def secrecy_sentence(secrecy: float) -> str:
 def _quoted(mu: float, delta: float, slack: float, secrecy: float) -> dict[str, float]:
     """A cost of (mu, secrecy) with epsilon at delta, and how often the privacy loss exceeds it.
 
-    The profile slack (1 + e^epsilon) + secrecy + (1 - secrecy) delta_mu(epsilon) is at most what
-    `accounting.epsilon` inverts with both added up.
+    The profile is at most slack (1 + e^epsilon) + secrecy + delta_mu(epsilon), which is what
+    `accounting.epsilon` inverts.
     """
-    epsilon = accounting.epsilon(mu, delta, slack + secrecy)
+    epsilon = accounting.epsilon(mu, delta, slack, secrecy)
     exceeds = exceeds_with(mu, secrecy, epsilon) if secrecy else accounting.exceeds(mu, epsilon)
     return {"mu": mu, "epsilon": epsilon, "exceeds": exceeds, "secrecy": secrecy}
 

@@ -21,7 +21,7 @@ _SURE = 3.0
 _COHERENT = 2.0
 # A path whose ends are this much of its length apart goes one way.
 _STRAIGHT = 0.9
-# Of the longest way between two rounds; a last quarter shorter than that has arrived.
+# Of the longest way between two rounds; a second half shorter than that has arrived.
 _HARDLY = 0.02
 
 
@@ -49,9 +49,9 @@ class Outcome(str):
         made.kind = kind
         return made
 
-    def __getnewargs__(self) -> tuple[Kind, str]:
+    def __reduce__(self) -> tuple[type[Outcome], tuple[Kind, str]]:
         """What copies and pickles are made from."""
-        return self.kind, str(self)
+        return type(self), (self.kind, str(self))
 
 
 def outcome_of(
@@ -162,8 +162,8 @@ def _nothing_better(comparison: Comparison, heard: float, doubt: float) -> Outco
 
 
 def _goes_on(points: Float[np.ndarray, "rounds dim"]) -> bool:
-    """Whether the last quarter of the path goes straight on, and is worth speaking of."""
-    last = points[-max(3, len(points) // 4) :]
+    """Whether the second half of the path goes straight on, and is worth speaking of."""
+    last = points[-max(3, len(points) // 2) :]
     if len(last) < 3:
         return False
     whole = float(np.max(np.linalg.norm(points - points[-1], axis=1)))

@@ -99,8 +99,8 @@ class RunProgress:
         mu = accounting.compose(session.spent for session in self._sessions)
         if not mu:
             return "nothing spent yet"
-        slack = plan.terms.slack() + sum(session.secrecy for session in self._sessions)
-        epsilon = accounting.epsilon(mu, plan.delta, slack)
+        secrecy = sum(session.secrecy for session in self._sessions)
+        epsilon = accounting.epsilon(mu, plan.delta, plan.terms.slack(), secrecy)
         if self._values is not None and plan.curve:
             values = self._values()
             first = float(np.mean(values[: plan.horizon])) if len(values) >= plan.horizon else 0.0

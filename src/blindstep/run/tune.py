@@ -146,7 +146,8 @@ def tune(
     storage = Storage(checkpoint, ledger, budget)
     require_room(storage, privacy.mu)
     kept = storage.ledger_as_given if storage else None
-    share = Privacy(mu=privacy.mu * math.sqrt((1.0 - CHOICE) / len(tried)), delta=privacy.delta)
+    # What secret batches cost beside mu adds up as well: each candidate may take its part of delta.
+    share = _part(privacy, (1.0 - CHOICE) / len(tried), privacy.delta / len(tried))
     results, judged, unit = [], [], ""
     for number, each in enumerate(tried):
         directory = None if checkpoint is None else os.path.join(checkpoint, f"run-{number + 1}")
@@ -161,7 +162,7 @@ def tune(
         lambda: np.stack([_losses(*each) for each in judged], axis=1),
         records,
         len(judged),
-        Privacy(mu=privacy.mu * math.sqrt(CHOICE), delta=privacy.delta),
+        _part(privacy, CHOICE, privacy.delta),
         Storage(choice, kept, budget),
         lambda: fingerprints.of_questions(None, [result.params for result in results], data),
         None,
@@ -169,8 +170,14 @@ def tune(
         unit,
     )
     chosen = int(np.argmin(means))
-    everything = compose_statements([*(result.privacy for result in results), said])
+    everything = compose_statements([said, *(result.privacy for result in results)])
     return Tuned(results[chosen], chosen, tuple(means), std, tuple(results), everything)
+
+
+def _part(privacy: Privacy, share: float, delta: float) -> Privacy:
+    """A share of mu^2 of a budget, quoted at `delta`."""
+    mu = privacy.mu_beside_room * math.sqrt(share)
+    return Privacy(mu=mu, delta=delta, neighbours=privacy.neighbours)
 
 
 def _losses(score: Loss, result: Result, data: PyTree) -> np.ndarray:
