@@ -259,7 +259,7 @@ def test_the_slack_is_taken_off_delta(mu, delta, slack):
     try:
         epsilon = accounting.epsilon(mu, delta, slack)
     except InvalidArgument:
-        assert slack * math.exp(accounting.epsilon(mu, delta / 2)) > delta / 3
+        assert slack * math.exp(accounting.epsilon(mu, delta / 2)) > delta / 5
         return
     left = delta - (1 + math.exp(epsilon)) * slack
     assert reference.gaussian_delta(mu, epsilon) <= left * (1 + 1e-10)
@@ -272,3 +272,22 @@ def test_slack_of_whole_number_noise_changes_nothing_until_it_cannot_be_stated()
     assert accounting.epsilon(1.0, 1e-5, 1e-8) > plain
     with pytest.raises(InvalidArgument, match="too large to be stated"):
         accounting.epsilon(20.0, 1e-5, 1e-40)
+
+
+@given(st.floats(0.01, 3.0), st.floats(1e-9, 0.1), st.floats(1e-6, 0.2), st.floats(1e-60, 1e-12))
+def test_secrecy_is_taken_off_delta_once(mu, delta, share, slack):
+    """What costs (mu, secrecy) has the profile secrecy + (1 - secrecy) delta_mu, at most."""
+    try:
+        epsilon = accounting.epsilon(mu, delta, slack, secrecy=share * delta)
+    except InvalidArgument:
+        assert slack * math.exp(accounting.epsilon(mu, delta / 2)) > delta / 5
+        return
+    left = delta * (1 - share) - (1 + math.exp(epsilon)) * slack
+    assert reference.gaussian_delta(mu, epsilon) <= left * (1 + 1e-10)
+    if share > 1e-3:
+        assert epsilon > accounting.epsilon(mu, delta) or epsilon == 0.0
+
+
+def test_a_secrecy_that_delta_cannot_hold_is_refused():
+    with pytest.raises(InvalidArgument, match=r"at a delta of at least 4e-06"):
+        accounting.epsilon(1.0, 1e-6, secrecy=1e-6)

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import ClassVar
 
-
 from blindstep.errors import InvalidArgument, count, positive, probability
 from blindstep.private import accounting
 from blindstep.private.accounting import PERSON, RECORD
