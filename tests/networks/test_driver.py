@@ -119,7 +119,7 @@ def check_agreement(made):
     assert made.sides == 2
     model = Line()
     result = tuning.minimize(model, line_loss, {"x": ROWS}, method=made, batch=NUMBER, seed=5)
-    replay = result._replay
+    replay = result._road.replay
     lengths = np.repeat(replay.lengths, [5, 7])
     start = np.concatenate([np.full(5, 0.1), np.full(7, -0.2)])
 
@@ -211,7 +211,7 @@ def test_a_run_that_was_cut_short_goes_on_with_the_same_bits(tmp_path, monkeypat
     assert same(bits(model), bits(transformer(dtype)))
     found = tune(model, seed=3, checkpoint=tmp_path / "run")
     assert same(bits(model), bits(whole))
-    np.testing.assert_array_equal(found._path.releases, wanted._path.releases)
+    np.testing.assert_array_equal(found._road.path.releases, wanted._road.path.releases)
     # A finished run comes back without an evaluation.
     again = transformer(dtype)
     tune(again, seed=3, checkpoint=tmp_path / "run", loss=None, rehearse=False)

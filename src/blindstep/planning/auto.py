@@ -32,7 +32,14 @@ from blindstep.estimate.comparison import RELEASES
 from blindstep.estimate.gradients import COST
 from blindstep.estimate.scales import ScaleFinder
 from blindstep.optimize.learners import Heeding, Learner
-from blindstep.planning.batches import choices, choose
+from blindstep.planning.batches import (
+    CANDIDATES,
+    COMPARISON_SHARE,
+    LITTLE,
+    choose,
+    comparison_batch,
+    some_or_all,
+)
 from blindstep.planning.estimates import Calibration, Gradients, StartComparison, Values
 from blindstep.planning.method import EstimateKind, Method, Problem
 from blindstep.planning.natural import (
@@ -43,7 +50,7 @@ from blindstep.planning.natural import (
     calibration_share,
     in_natural_units,
 )
-from blindstep.planning.networks import plan_network
+from blindstep.planning.networks import plan_gradients, plan_network
 from blindstep.planning.plan import Plan
 
 # All in natural units: a record's slopes are about 1 long, its loss at the start is about 1.
@@ -56,13 +63,10 @@ _FEW = 144
 _FEWEST_DIRECTIONS = 8
 _FEW_CALIBRATION_DIRECTIONS = (16, 4, 1)
 EVALUATIONS = 2**24
-# The share of mu^2 that the comparison with the start spends, and the evaluations that it may take.
-_COMPARISON_SHARE, _COMPARISON_EVALUATIONS = 0.1, 0.1
-_CANDIDATES = 2
-# Calibrations and the comparison ask so few records that noise is hardly longer than with all of them.
-# Only where evaluations are short it may be longer, and where it is quiet for each of d x d products.
-_LITTLE, _LONGER, _QUIET = 1.2, 2.5, 0.05
-_FEWEST_ASKED, _FEWEST_COMPARED = 64, 512
+# Calibrations ask so few records that noise is hardly longer than with all of them. Only where
+# evaluations are short it may be longer, and where it is quiet for each of d x d products.
+_LONGER, _QUIET = 2.5, 0.05
+_FEWEST_ASKED = 64
 
 
 @typed_record
@@ -106,14 +110,12 @@ class Auto(Method):
     def plan(self, problem: Problem) -> Plan:
         """One setting for all problems, in natural units."""
         if problem.network:
+            most = self.most(problem)
             if self.estimate == Gradients.kind:
-                raise InvalidArgument(
-                    "estimate='gradient' is for blindstep.minimize: a network is tuned from values of "
-                    "its loss. Leave it out."
-                )
-            return plan_network(
-                problem, self.name, self.most(problem), self.passes, self.directions, self.learner
-            )
+                given = (self.passes, self.learner, self.secret)
+                return plan_gradients(problem, self.name, most, *given)
+            given = (self.passes, self.directions, self.learner)
+            return plan_network(problem, self.name, most, *given)
         return self._plan(problem, self.most(problem) or EVALUATIONS)
 
     def most(self, problem: Problem) -> int | None:
@@ -138,10 +140,10 @@ class Auto(Method):
         differentiates, short = self.estimate == Gradients.kind, self.evaluations is None
         asked, asked_of = _calibration_query(problem, most, mu, self.secret)
         spent = ScaleFinder.calibrations * asked_of * asked.evaluations
-        compared = _comparison_batch(problem, most, mu, self.secret)
-        spent += RELEASES * compared * (1 + _CANDIDATES)
+        compared = comparison_batch(problem, most, mu, self.secret)
+        spent += RELEASES * compared * (1 + CANDIDATES)
         share = calibration_share(asked, asked_of, mu)
-        mu *= math.sqrt(1 - share - _COMPARISON_SHARE)
+        mu *= math.sqrt(1 - share - COMPARISON_SHARE)
         wide = max(1.0, math.sqrt(dim / _FEW))
         most_steps = min(round(_STEPS * wide), _MOST_STEPS)
         steps = _steps(dim, records, mu, most_steps)
@@ -177,7 +179,7 @@ class Auto(Method):
             batch=batch,
             reach=fewer * min(_SHORTEST * wide, _LONGEST),
             learner=self.learner or Heeding(),
-            comparison=StartComparison(compared, _COMPARISON_SHARE),
+            comparison=StartComparison(compared, COMPARISON_SHARE),
             secret=self.secret and 2 * min(batch, asked_of, compared) <= records,
         )
 
@@ -195,18 +197,6 @@ def _clip(dim: int, heard: float, steps: int) -> float:
     in every step.
     """
     return min(max(_NOISE * heard / (2.0 * math.sqrt(steps * dim)), _CLIP), _LARGEST_CLIP)
-
-
-def _comparison_batch(problem: Problem, evaluations: int, mu: float, secret: bool) -> int:
-    """Records that compare what was found with the start: all, if that is cheap enough."""
-    room = _COMPARISON_EVALUATIONS * evaluations / (RELEASES * (1 + _CANDIDATES))
-    mu *= math.sqrt(_COMPARISON_SHARE)
-    for batch, _ in _choices(problem, RELEASES, mu, secret, _LITTLE):
-        if batch <= _FEWEST_COMPARED or 2 * batch > problem.records:
-            continue
-        if batch <= room:
-            return batch
-    return max(1, min(problem.records, int(room)))
 
 
 def _sizes(
@@ -251,22 +241,14 @@ def _calibration_query(
         quiet = _QUIET / (noise * dim)
         fits = [
             (batch, more)
-            for batch, more in _choices(
+            for batch, more in some_or_all(
                 problem, ScaleFinder.calibrations, spends, secret, max(_LONGER, quiet)
             )
             if batch * calibration.evaluations <= room
             and batch >= min(records, max(_FEWEST_ASKED, 8 * dim))
         ]
-        enough = [each for each in fits if each[1] <= max(_LITTLE, quiet)]
+        enough = [each for each in fits if each[1] <= max(LITTLE, quiet)]
         if fits:
             return calibration, (enough or fits)[-1][0]
     calibration = CalibrationQuery((dim,), min(dim, _FEW_CALIBRATION_DIRECTIONS[1]))
     return calibration, max(1, min(records, int(room // calibration.evaluations)))
-
-
-def _choices(
-    problem: Problem, releases: int, mu: float, secret: bool, most: float
-) -> list[tuple[int, float]]:
-    """Batches of releases beside the steps, and how much longer noise is in them; all records first."""
-    found = choices(problem.records, releases, mu, problem.privacy, most) if secret else ()
-    return [(problem.records, 1.0), *found]

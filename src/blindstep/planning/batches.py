@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from blindstep.errors import InvalidArgument
+from blindstep.estimate.comparison import RELEASES
+from blindstep.planning.method import Problem
 from blindstep.planning.parts import secret_schedule
 from blindstep.private.schedule import Schedule
 from blindstep.private.secret_batches import longest
@@ -34,6 +36,11 @@ _FEWEST_RECORDS = 8
 # Of the gain of all records in every step: as much will do, where nobody says how many evaluations.
 _NEARLY = 0.97
 _MOST_BATCHES = 1024
+# The share of mu^2 that the comparison with the start spends, and the evaluations that it may take.
+COMPARISON_SHARE, _COMPARISON_EVALUATIONS = 0.1, 0.1
+CANDIDATES = 2
+# It asks so few records that noise is hardly longer than with all of them.
+LITTLE, _FEWEST_COMPARED = 1.2, 512
 
 
 @dataclass(frozen=True)
@@ -120,3 +127,23 @@ def choose(
         enough = [each for each in tried if each.gain >= _NEARLY * best.gain]
         best = min(enough, key=lambda each: each.batch * each.directions)
     return best
+
+
+def comparison_batch(problem: Problem, evaluations: int, mu: float, secret: bool) -> int:
+    """Records that compare what was found with the start: all, if that is cheap enough."""
+    room = _COMPARISON_EVALUATIONS * evaluations / (RELEASES * (1 + CANDIDATES))
+    mu *= math.sqrt(COMPARISON_SHARE)
+    for batch, _ in some_or_all(problem, RELEASES, mu, secret, LITTLE):
+        if batch <= _FEWEST_COMPARED or 2 * batch > problem.records:
+            continue
+        if batch <= room:
+            return batch
+    return max(1, min(problem.records, int(room)))
+
+
+def some_or_all(
+    problem: Problem, releases: int, mu: float, secret: bool, most: float
+) -> list[tuple[int, float]]:
+    """Batches of releases beside the steps, and how much longer noise is in them; all records first."""
+    found = choices(problem.records, releases, mu, problem.privacy, most) if secret else ()
+    return [(problem.records, 1.0), *found]

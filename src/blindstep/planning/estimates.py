@@ -88,6 +88,7 @@ class Calibration:
         batch: records of a calibration.
         share: the share of mu^2 that all calibrations spend together.
         number: how many calibrations there are.
+        signs: whether directions are signs, as for a model in `blindstep.torch`.
     """
 
     leaves: tuple[int, ...]
@@ -95,6 +96,7 @@ class Calibration:
     batch: int
     share: float
     number: int = ScaleFinder.calibrations
+    signs: bool = False
 
     def __post_init__(self) -> None:
         for name in ("directions", "batch", "number"):
@@ -104,9 +106,9 @@ class Calibration:
         if not 0.0 < finite("share", self.share) < 1.0:
             raise InvalidArgument(f"share {self.share:g}: a share of mu^2 between 0 and 1.")
 
-    def query(self, *, signs: bool) -> CalibrationQuery:
+    def query(self) -> CalibrationQuery:
         """What one calibration asks of a record."""
-        return CalibrationQuery(self.leaves, self.directions, signs)
+        return CalibrationQuery(self.leaves, self.directions, self.signs)
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,17 @@ from typing import NamedTuple
 
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import CalibrationQuery
+from blindstep.estimate.comparison import RELEASES
 from blindstep.estimate.directions import Signs
+from blindstep.estimate.gradients import COST
 from blindstep.optimize.learners import Falling, Learner
+from blindstep.optimize.momentum import Momentum
 from blindstep.planning import natural
-from blindstep.planning.estimates import Calibration, Values
+from blindstep.planning.batches import CANDIDATES, COMPARISON_SHARE, choose, comparison_batch
+from blindstep.planning.estimates import Calibration, Gradients, StartComparison, Values
 from blindstep.planning.method import Problem
 from blindstep.planning.plan import Plan
+from blindstep.private.terms import PRESENCES
 
 # How many directions of the gradient's curvature a network's curvature adds up to.
 _RANK = 64.0
@@ -54,6 +59,8 @@ _FEW_OF = 4
 # Directions of all steps together that are worth more than having every record in each step.
 _ENOUGH = 960
 _CALIBRATION_DIRECTIONS = (4, 1)
+# Of a run on gradients: its steps, and how long they are at first.
+_GRADIENT_STEPS, _GRADIENT_REACH = 200, 0.7
 EVALUATIONS = 2**20
 
 
@@ -82,12 +89,12 @@ def plan_network(
     rounds = max(1, steps // horizon)
     noise = 2 * math.sqrt(q * steps / (records * batch)) / mu  # on a step, in clips
     heard = _AGREE / math.hypot(_AGREE, noise)
-    reach = heard * _REACH * math.sqrt(dim * q) / (q + _RANK * (1 - q / dim))
+    reach = heard * _reach(dim, q)
     return natural.in_natural_units(
         name,
         problem,
         Values(q, _PROBE * reach, Signs.name, "block", sides),
-        Calibration(asked.leaves, asked.each, asked_of, share),
+        Calibration(asked.leaves, asked.each, asked_of, share, signs=True),
         bounds=Bounds(clip=_CLIP * math.sqrt(dim / q)),
         rounds=rounds,
         horizon=horizon,
@@ -96,6 +103,62 @@ def plan_network(
         # Numbers of 16 bits would swallow closer probes of a network.
         learner=learner or Falling(nearest=1.0),
     )
+
+
+def plan_gradients(
+    problem: Problem,
+    name: str,
+    evaluations: int | None,
+    passes: int | None,
+    learner: Learner | None,
+    secret: bool,
+) -> Plan:
+    """The plan for a network whose records are differentiated; `name` is that of the method."""
+    dim, records, privacy = problem.dim, problem.records, problem.privacy
+    leaves, most = problem.leaves or (dim,), evaluations or EVALUATIONS
+    mu = privacy.mu_beside_room if secret else privacy.mu
+    asked, asked_of = _calibration_query(dim, records, most, mu, leaves)
+    share = natural.calibration_share(asked, asked_of, mu)
+    compared = comparison_batch(problem, most, mu, secret)
+    most -= natural.ScaleFinder.calibrations * asked_of * asked.evaluations
+    most -= RELEASES * compared * (1 + CANDIDATES)
+    mu *= math.sqrt(1 - share - COMPARISON_SHARE)
+    steps, clip = _GRADIENT_STEPS, _CLIP
+    noise = PRESENCES[privacy.neighbours] * math.sqrt(steps * dim) / (records * mu) * clip
+    given = (records, steps, 1, noise, mu, privacy)
+    left = int(most / (COST / 2))
+    made = choose(*given, evaluations=left, wanted=1, short=True) if secret else None
+    batch = records if made is None else made.batch
+    if made is None:
+        steps = max(1, min(steps, left // (2 * records)))
+    if passes is not None:
+        steps = max(1, min(steps, passes * (records // batch)))
+    horizon = max(1, steps // natural.ROUNDS)
+    rounds = max(1, steps // horizon)
+    return natural.in_natural_units(
+        name,
+        problem,
+        Gradients(),
+        Calibration(asked.leaves, asked.each, asked_of, share, signs=True),
+        bounds=Bounds(clip=clip),
+        rounds=rounds,
+        horizon=horizon,
+        batch=batch,
+        reach=_GRADIENT_REACH * math.sqrt(_GRADIENT_STEPS / (rounds * horizon)),
+        learner=learner or Momentum(),
+        comparison=StartComparison(compared, COMPARISON_SHARE),
+        secret=secret and 2 * min(batch, compared) <= records,
+    )
+
+
+def calibration_reach(plan: Plan) -> float:
+    """How far out calibrations probe, in natural units: where the steps of a run on values would."""
+    few = min(plan.dim, _DIRECTIONS)
+    return _PROBE * _reach(plan.dim, few) if plan.differentiates else plan.smoothing
+
+
+def _reach(dim: int, q: int) -> float:
+    return _REACH * math.sqrt(dim * q) / (q + _RANK * (1 - q / dim))
 
 
 class _Sizes(NamedTuple):

@@ -13,7 +13,7 @@ from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds, Differences, record_bound
 from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.comparison import ComparisonQuery
-from blindstep.estimate.directions import Moments, Signs
+from blindstep.estimate.directions import Moments
 from blindstep.estimate.vectors import Estimator
 from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Heeding, Learner, Pace
 from blindstep.optimize.machine import Machine
@@ -112,6 +112,11 @@ class Plan:
     def differentiates(self) -> bool:
         """Whether a record's vector is its gradient."""
         return isinstance(self.estimate, Gradients)
+
+    @property
+    def network(self) -> bool:
+        """Whether it is for a model in `blindstep.torch`."""
+        return self.calibration is not None and self.calibration.signs
 
     @property
     def directions(self) -> int:
@@ -259,7 +264,7 @@ class Plan:
         """What a calibration asks of a record."""
         if self.calibration is None:
             raise InvalidArgument("this plan has no calibration: it knows its units.")
-        return self.calibration.query(signs=self.sampler == Signs.name)
+        return self.calibration.query()
 
     @cached_property
     def calibration_terms(self) -> Terms | None:

@@ -21,8 +21,9 @@ from blindstep.ledger.storage import Storage
 from blindstep.planning.plan import Plan
 from blindstep.private.noise import second_seed
 from blindstep.processes.jax_group import JaxGroup
+from blindstep.run.calibration import Where
 from blindstep.run.outcome import is_coherent, stood_out
-from blindstep.run.result import Result
+from blindstep.run.result import History, Result
 
 # The folder of the run directory in which comparisons are kept.
 COMPARISON = "comparison"
@@ -56,14 +57,29 @@ def compare(
     """Compare the means of some rounds of what was `found` with the start.
 
     All of them are in the user's parameters. `release` evaluates at points and sends what the records
-    say through the session's gate. Slopes are trusted if they led one way, and limits are wider where
-    slopes neither did so nor stood out from the noise.
+    say through the session's gate.
     """
     natural = found.means if found.scales is None else found.scales.natural(found.means)
-    trusted = is_coherent(found.history, natural)
-    doubted = not trusted and not stood_out(plan, found.history)
+    points = np.concatenate([start[None], found.means[list(plan.compared)]])
+    return compare_at(plan, session, points, release, found.history, natural)
+
+
+def compare_at(
+    plan: Plan,
+    session: Session,
+    points: Where,
+    release: Callable[[Where, Array], Float[np.ndarray, " size"]],
+    history: History,
+    natural: Float[np.ndarray, "rounds dim"] | None,
+) -> Comparison:
+    """The same for a driver with a form of its own for the points: the start, then `plan.compared`.
+
+    Slopes are trusted if they led one way, and limits are wider where slopes neither did so nor stood
+    out from the noise. `natural` are the means of rounds; None where they are too large to keep.
+    """
+    trusted = natural is not None and is_coherent(history, natural)
+    doubted = not trusted and not stood_out(plan, history)
     query, rounds = plan.comparison_query, plan.compared
-    points = np.concatenate([start[None], found.means[list(rounds)]])
     released = np.array(session.state)
     noise = float(session.gate.terms.noise_std)
     limits = np.zeros(len(rounds))

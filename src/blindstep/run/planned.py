@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from blindstep.errors import InvalidArgument
-from blindstep.estimate.directions import Signs
 from blindstep.ledger import storage
 from blindstep.losses.people import People
 from blindstep.losses.pytrees import Loss, ParameterSpace, check_loss, rounding
@@ -146,8 +145,8 @@ def refuse_gradients(plan: Plan) -> None:
 
 
 def refuse_for_networks(plan: Plan) -> None:
-    """Raise if the plan is one of `blindstep.torch`, whose directions have no other driver."""
-    if plan.sampler == Signs.name:
+    """Raise if the plan is one of `blindstep.torch`, which has no other driver."""
+    if plan.network:
         raise InvalidArgument("this plan is for a network: run it with blindstep.torch.minimize.")
 
 

@@ -9,10 +9,6 @@ have the same shape: the last one repeats its last record.
 
 Guarantee: the values of a record depend on that record and on public numbers alone, if the loss of a
 record does not depend on the records beside it (`rehearsal` tries that on made-up ones).
-
-With several processes each has a copy of the model (`ModelGroup`): all evaluate their share of a batch,
-and all move alike. Batches are cut by size alone and dealt out in turn, so that the values, and with
-them the result, do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -25,12 +21,10 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from blindstep.errors import InvalidArgument
 from blindstep.losses.silence import interrupt, silence
-from blindstep.processes.torch_group import TorchGroup
 from blindstep.torch.records import KINDS, Batch, Records, leaves, mapped, of_people
 from blindstep.torch.sign_ops import Shifts
-from blindstep.torch.weights import Move, Weights
+from blindstep.torch.weights import Weights
 
 # From the model and a batch to one number for each record.
 Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
@@ -86,33 +80,13 @@ class ModelEvaluator:
         Raises and says nothing that depends on a record. One for which the loss raises voids its own
         values alone: if a batch fails, each of its records is evaluated with nobody beside it.
         """
-        with silence(worker=False), interrupt.watched(here=True), torch.inference_mode():
-            every = np.concatenate([rows, np.full(self.batch - len(rows), rows[-1])])
-            found = self._of(every, shifts)
-            if found is None:
-                void = np.full((1, len(shifts)), np.nan)
-                alone = [self._of(np.full(self.batch, row), shifts) for row in rows]
-                # Each at its own place of the batch, where it is rounded as it would have been.
-                own = [void if v is None else v[at : at + 1] for at, v in enumerate(alone)]
-                found = np.concatenate(own)
-        return found[: len(rows)]
 
-    def _of(
-        self, rows: Int[np.ndarray, " batch"], shifts: Sequence[Shift]
-    ) -> Float[np.ndarray, "batch shifts"] | None:
-        """The values of a batch; None if it failed. The user's own Ctrl-C goes on."""
-        devices = [self._device] if self._device.type == "cuda" else []
-        try:
-            # A loss that draws at random draws the same for a batch, whatever failed before.
-            with torch.random.fork_rng(devices):
-                torch.manual_seed(0)
-                batch = self._records.batch(rows, self._device)
-                found = self.of_batch(batch, shifts).double().cpu().numpy()
-            found[self._records.void[rows]] = np.nan
-        except BaseException:
-            found = None
-        interrupt.passed_on()
-        return found
+        def of(batch: Batch) -> torch.Tensor:
+            with torch.inference_mode():
+                return self.of_batch(batch, shifts)
+
+        about = (self._records, self._device, self.batch)
+        return each_by_itself(of, len(shifts), rows, *about)
 
     def of_batch(self, batch: Batch, shifts: Sequence[Shift]) -> torch.Tensor:
         """The values of a batch, records x shifts; raises what the loss raises."""
@@ -231,6 +205,43 @@ class ModelEvaluator:
             return self.of_batch(batch, shifts).double().cpu()
 
 
+def each_by_itself(
+    of: Callable[[Batch], torch.Tensor],
+    width: int,
+    rows: Int[np.ndarray, " few"],
+    records: Records,
+    device: torch.device,
+    size: int,
+) -> Float[np.ndarray, "few width"]:
+    """What `of` makes of records, at most `size` of them, which is that of a batch; NaN where it fails.
+
+    Raises and says nothing that depends on a record. If a batch fails, each of its records is tried
+    with nobody beside it.
+    """
+
+    def tried(rows: Int[np.ndarray, " size"]) -> Float[np.ndarray, "size width"] | None:
+        try:
+            # A loss that draws at random draws the same for a batch, whatever failed before.
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                torch.manual_seed(0)
+                made = of(records.batch(rows, device)).double().cpu().numpy()
+            made[records.void[rows]] = np.nan
+        except BaseException:
+            made = None
+        interrupt.passed_on()  # the user's own Ctrl-C goes on
+        return made
+
+    with silence(worker=False), interrupt.watched(here=True):
+        found = tried(np.concatenate([rows, np.full(size - len(rows), rows[-1])]))
+        if found is None:
+            void = np.full((1, width), np.nan)
+            alone = [tried(np.full(size, row)) for row in rows]
+            # Each at its own place of the batch, where it is rounded as it would have been.
+            own = [void if v is None else v[at : at + 1] for at, v in enumerate(alone)]
+            found = np.concatenate(own)
+    return found[: len(rows)]
+
+
 def one_each(loss: Loss, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """The loss of a batch, if it is one real number for each of its rows; raises else."""
     value: Any = loss(model, mapped(lambda leaf: leaf, batch.rows))
@@ -242,72 +253,3 @@ def one_each(loss: Loss, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     else:
         what = type(value).__name__
     raise ValueError(f"the loss gave {what} for {number} records")
-
-
-class ModelGroup(TorchGroup):
-    """The processes of a run on a model, seen from one of them.
-
-    Attributes:
-        weights: those of this process's copy of the model.
-        evaluator: evaluates records with this process's copy.
-    """
-
-    evaluator: ModelEvaluator
-
-    def __init__(self, weights: Weights) -> None:
-        """Take part; the model must be the same in all processes."""
-        super().__init__()
-        self.weights, self._start = weights, weights.copies()
-
-    def values(
-        self, rows: Int[np.ndarray, " batch"], shifts: Sequence[Shift]
-    ) -> Float[np.ndarray, "batch shifts"]:
-        """The loss of these records at each shift, evaluated by all processes. Process 0 asks."""
-        if not len(rows):  # an empty secret batch
-            return np.empty((0, len(shifts)))
-        self.order("values", rows, shifts)
-        return self._evaluate(rows, shifts)
-
-    def move(self, move: Move) -> None:
-        """Move the weights in all processes."""
-        self.order("move", move)
-        self.weights.move(move)
-
-    def put_back(self) -> None:
-        """Put the weights of all processes back to where they were at first."""
-        self.order("put back")
-        self.weights.put_back(self._start)
-
-    def obey(self, word: str, *about: Any) -> None:
-        """Evaluate or move, as process 0 does."""
-        if word == "move":
-            self.weights.move(*about)
-        elif word == "put back":
-            self.weights.put_back(self._start)
-        else:
-            self._evaluate(*about)
-
-    def __enter__(self) -> ModelGroup:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        """After an error the weights are as they were, and the others stop, too."""
-        if kind is not None:
-            self.weights.put_back(self._start)
-        super().__exit__(kind, error, trace)
-
-    def _evaluate(
-        self, rows: Int[np.ndarray, " batch"], shifts: Sequence[Shift]
-    ) -> Float[np.ndarray, "batch shifts"]:
-        size = self.evaluator.batch
-        batches = [rows[start : start + size] for start in range(0, len(rows), size)]
-        own = [self.evaluator.values(each, shifts) for each in batches[self.rank :: self.number]]
-        every = self.gather("values", own)
-        if every is None:
-            return np.empty((0, len(shifts)))
-        dealt = [every[n % self.number][n // self.number] for n in range(len(batches))]
-        if any(len(part) != len(own) for part, own in zip(dealt, batches, strict=True)):
-            raise InvalidArgument(
-                "a process gave the values of other records than it was asked for."
-            )
-        return np.concatenate(dealt)

@@ -31,6 +31,7 @@ from blindstep.optimize.machine import Machine, Space
 from blindstep.planning.plan import Plan
 from blindstep.private.noise import public_key, public_stream
 from blindstep.torch.evaluate import Shift
+from blindstep.torch.group import ModelGroup
 from blindstep.torch.weights import Move, Weights
 
 # Sums of whole numbers up to this are exact in float32.
@@ -176,6 +177,22 @@ class Replay:
     def _seeds(self, number: int) -> Int[np.ndarray, "rows tensors"]:
         """The seeds of a step's directions, and last those that it rounds by."""
         return seeds_of(self._keys[number], self.plan.directions + 1, len(self.lengths))
+
+
+@dataclass(frozen=True, eq=False)
+class Signed:
+    """The road of a run along signs: where its rounds have been, by what was released."""
+
+    group: ModelGroup
+    replay: Replay
+    path: ModelPath
+    means: None = None
+
+    def to(self, number: int | None) -> None:
+        """Move the weights to the mean of a round's points; None: to the start."""
+        self.group.put_back()
+        for move in () if number is None else self.replay.to_round(self.path, number):
+            self.group.move(move)
 
 
 class ModelSpace(Space):

@@ -1,7 +1,8 @@
-"""A run on a network: calibrations, then steps, through one gate each; charged, saved and resumed.
+"""A run on a network: calibrations, steps, the comparison, through one gate each; charged and resumed.
 
-What a run directory holds of a run is small: its keys, the released numbers, and the answers of the
-step that is being made. After a crash the weights are made again from the start and these numbers.
+What a run directory holds of a run on values is small: its keys, the released numbers, and the answers
+of the step that is being made. After a crash the weights are made again from the start and these
+numbers. That of a run on gradients holds its points.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from blindstep.estimate.comparison import Comparison
 from blindstep.estimate.estimators import ValueEstimator, from_values
 from blindstep.estimate.scales import ScaleFinder, Units
 from blindstep.estimate.vectors import Query
@@ -24,6 +26,7 @@ from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.optimize.machine import State, StepInfo
+from blindstep.planning.networks import calibration_reach
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Memory, Permit, release_answers
 from blindstep.private.schedule import Kind
@@ -32,21 +35,26 @@ from blindstep.run.calibration import (
     open_calibration,
     run_calibration,
 )
+from blindstep.run.choice import compare_at, open_comparison
 from blindstep.run.loop import Run
 from blindstep.run.progress import RunProgress
-from blindstep.torch.evaluate import ModelGroup, Shift
-from blindstep.torch.replay import ModelPath, ModelSpace, Replay, calibration_shifts
+from blindstep.run.result import History, best_round, history_of
+from blindstep.torch.evaluate import Shift
+from blindstep.torch.first_order import ModelGradients, Points, descend
+from blindstep.torch.group import ModelGroup
+from blindstep.torch.replay import ModelPath, ModelSpace, Replay, Signed, calibration_shifts
 
 # How much longer a tensor's unit may be than that of the largest one, were it as large.
 _LONGEST = 8.0
 
 
 class Finished(NamedTuple):
-    """What a finished run leaves, beside weights at the last point of its path."""
+    """What a finished run leaves, beside the weights at its answer."""
 
-    replay: Replay
-    path: ModelPath
-    info: StepInfo
+    history: History
+    best_round: int | None  # None: the answer is the start
+    comparison: Comparison | None
+    road: Signed | Points
     seeded: bool
 
 
@@ -59,26 +67,59 @@ def run(
     unit: str,
     progress: bool | None,
 ) -> Finished:
-    """Make all calibrations and steps that are still to come.
-
-    The weights move from the start to the last point of the path.
-    """
+    """Make all releases that are still to come, and move the weights to the answer."""
     # States of 64 bits: what was released comes back as it was, also after a crash.
     with jax.enable_x64(True), RunProgress(plan, show=progress) as bar:
         with open_calibration(plan, storage, lambda: known, seed, unit) as session:
             bar.follow(session)
             found = _calibrate(plan, group, session)
-        path = ModelPath.before(plan.schedule.releases, plan.directions)
-        begun = replace(plan.build().begin(jnp.zeros(1)), path=path)
+        begun = plan.build().begin(jnp.zeros(plan.dim if plan.differentiates else 1))
+        if not plan.differentiates:
+            path = ModelPath.before(plan.schedule.releases, plan.directions)
+            begun = replace(begun, path=path)
         about = (plan.terms, plan.to_dict(), begun, storage, lambda: known)
         with Session(*about, seed=seed, unit=unit) as session:
             replay = Replay(plan, _words(session.gate.public), *found)
-            space = ModelSpace(replay, group.weights)
-            machine = replace(plan.build(jumps=replay.jumps), space=space)
+            machine = plan.build(jumps=replay.jumps)
+            if not plan.differentiates:
+                machine = replace(machine, space=ModelSpace(replay, group.weights))
             run = Run(machine, session, plan.rounds)
             bar.follow(session, run.values)
-            _steps(run, replay, group)
-            return Finished(replay, run.state.path, run.info(), session.gate.seeded)
+            road = (_along_gradients if plan.differentiates else _along_signs)(run, replay, group)
+        history = history_of(plan, run.info(), replay.unit)
+        best, compared = best_round(history), None
+        if plan.comparison is not None:
+            with open_comparison(plan, storage, lambda: known, seed, unit) as session:
+                bar.follow(session)
+                compared = _compare(plan, session, road, history)
+            best = compared.best
+        road.to(best)
+        return Finished(history, best, compared, road, session.gate.seeded)
+
+
+def _compare(plan: Plan, session: Session, road: Signed | Points, history: History) -> Comparison:
+    """Ask the records whether what was found is better than the start."""
+    tensors = len(road.group.weights.tensors)
+    here = [Shift(np.zeros(tensors, np.int64), np.zeros(tensors))]
+
+    def answer(rounds: list[int | None], rows: np.ndarray) -> np.ndarray:
+        found = []
+        for number in rounds:
+            road.to(number)
+            found.append(road.group.values(rows, here))
+        return np.concatenate(found, axis=1)
+
+    release = calibrate_on_answers(session, plan.comparison_query, answer)
+    return compare_at(plan, session, [None, *plan.compared], release, history, road.means)
+
+
+def _along_gradients(run: Run, replay: Replay, group: ModelGroup) -> Points:
+    """All steps of a run on gradients."""
+    plan, weights = replay.plan, group.weights
+    lengths = np.repeat(replay.lengths, weights.sizes)
+    vectors = ModelGradients(run.machine.estimator, group, lengths, replay.unit, plan.records)
+    descend(run, vectors)
+    return Points(group, np.stack(run.means), lengths)
 
 
 def _calibrate(
@@ -89,7 +130,8 @@ def _calibrate(
     And how much farther out than planned probes must lie.
     """
     noise, public = float(session.gate.terms.noise_std), _words(session.gate.public)
-    finder = ScaleFinder(plan.calibration_query, group.weights.size, noise, plan.smoothing)
+    about = (group.weights.size, noise, calibration_reach(plan))
+    finder = ScaleFinder(plan.calibration_query, *about)
     lengths = group.weights.lengths()
     shifts = functools.partial(calibration_shifts, plan, public, lengths, finder=finder)
 
@@ -101,7 +143,7 @@ def _calibrate(
     units = finder.units()
     weights = group.weights
     found = within_reason(units, lengths, weights.sizes, weights.sizes_of_numbers())
-    widening = max(1.0, weights.nearest(found) / plan.smoothing)
+    widening = max(1.0, weights.nearest(found) / calibration_reach(plan))
     return found, units.unit, units.jumps, widening
 
 
@@ -137,7 +179,7 @@ def within_reason(
     return np.where(seen, found * lengths, np.minimum(found * lengths, own))
 
 
-def _steps(run: Run, replay: Replay, group: ModelGroup) -> None:
+def _along_signs(run: Run, replay: Replay, group: ModelGroup) -> Signed:
     """Move the weights along what was released before, then make the steps that are still to come."""
     session, plan, machine = run.session, replay.plan, run.machine
     estimator, gate = from_values(plan.estimator), session.gate
@@ -164,6 +206,7 @@ def _steps(run: Run, replay: Replay, group: ModelGroup) -> None:
         run.release(program, answers=answers.ravel())
         _move(replay, run.state.path, number, group)
         run.keep()
+    return Signed(group, replay, run.state.path)
 
 
 def _move(replay: Replay, path: ModelPath, number: int, group: ModelGroup) -> None:

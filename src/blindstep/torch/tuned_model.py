@@ -1,7 +1,8 @@
-"""What a run on a network returns, and its file of kilobytes: what was released, and from which model.
+"""What a run on a network returns, and its file: what was released, or else the weights themselves.
 
-The file is one line of JSON that ends with its own SHA-256. Released numbers are little-endian float64
-in base64, so that they come back bit for bit.
+The file is one line of JSON that ends with its own SHA-256. Along signs it holds the released numbers,
+little-endian float64 in base64, and from which model they lead where: kilobytes, bit for bit. A run on
+gradients releases as many numbers in each step as there are parameters: its file holds the answer.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from blindstep.errors import InvalidArgument
+from blindstep.estimate.comparison import Comparison
 from blindstep.ledger import files
 from blindstep.planning.plan import Plan
 from blindstep.private.statement import Statement
-from blindstep.run.outcome import outcome_of
+from blindstep.run.outcome import Outcome, outcome_of
 from blindstep.run.result import History
-from blindstep.torch.replay import ModelPath, Replay
+from blindstep.torch.first_order import Points
+from blindstep.torch.replay import ModelPath, Replay, Signed
 from blindstep.torch.weights import Weights
 
 
@@ -31,47 +34,54 @@ class TunedModel:
         privacy: the privacy statement.
         plan: the plan that was run.
         history: public quantities over the run.
-        best_round: the model is at the mean of this round's points: the last round's, unless an
-            earlier one has a lower loss beyond doubt.
+        best_round: the model is at the mean of this round's points; None: it is as it was at the
+            start, because nothing better was found.
         base: the fingerprint of the model that it started from.
         tuned: the fingerprint of the model as it is now.
         names: the tuned parameters.
         sizes: how many numbers each has.
+        comparison: by how much rounds were better than the start; None where that was not asked.
     """
 
     privacy: Statement
     plan: Plan
     history: History
-    best_round: int
+    best_round: int | None
     base: str
     tuned: str
     names: tuple[str, ...]
     sizes: tuple[int, ...]
-    _replay: Replay = field(repr=False)
-    _path: ModelPath = field(repr=False)
+    comparison: Comparison | None
+    _road: Signed | Points = field(repr=False)
+    _weights: tuple[bytes, ...] = field(repr=False)
 
     @property
-    def outcome(self) -> str:
+    def outcome(self) -> Outcome:
         """How the run went and what would help, in a sentence or two, from releases alone."""
-        return outcome_of(self.plan, self.history, None)
+        return outcome_of(self.plan, self.history, self._road.means, self.comparison)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the tuned model as a small file: `blindstep.torch.load` makes it from the base model.
+        """Write the tuned model as a file: `blindstep.torch.load` makes it from the base model.
 
-        It holds public numbers alone: key, plan, units and released numbers, and no weight.
+        It holds public numbers alone. After a run on values these are kilobytes: key, plan, units and
+        released numbers, and no weight. After one on gradients it holds the tuned weights.
         """
         about = (self.base, self.tuned, self.names, self.sizes, self.best_round)
-        write(path, TunedFile(*about, self._replay, self._path, str(self.privacy)))
+        signed = isinstance(self._road, Signed) and (self._road.replay, self._road.path)
+        write(path, TunedFile(*about, signed or None, self._weights, str(self.privacy)))
 
     def __str__(self) -> str:
+        plan, where = self.plan, "as it was at the start"
+        if self.best_round is not None:
+            where = f"at the mean of round {self.best_round + 1} of {plan.rounds}"
+        of = "gradients" if plan.differentiates else f"{plan.directions} directions"
         return (
-            f"{self.plan.schedule.releases} steps of {self.plan.directions} directions; the model is "
-            f"at the mean of round {self.best_round + 1} of {self.plan.rounds}.\n{self.outcome}\n"
+            f"{plan.schedule.releases} steps of {of}; the model is {where}.\n{self.outcome}\n"
             f"{self.privacy}"
         )
 
 
-_KIND, _VERSION = "blindstep tuned model", 2
+_KIND, _VERSION = "blindstep tuned model", 3
 # The arrays of a path: a row for each step.
 _OF_STEPS = ("releases", "keep", "along", "fraction", "kept")
 
@@ -83,25 +93,29 @@ class TunedFile(NamedTuple):
     tuned: str  # and of the tuned one
     names: tuple[str, ...]  # the tuned parameters
     sizes: tuple[int, ...]  # how many numbers each has
-    round: int  # the model is at the mean of this round's points
-    replay: Replay
-    path: ModelPath
+    round: int | None  # the model is at the mean of this round's points; None: at the start
+    signed: tuple[Replay, ModelPath] | None  # the way there; None: the weights are here
+    weights: tuple[bytes, ...]
     privacy: str  # the statement, for people
 
 
 def write(path: str | os.PathLike[str], tuned: TunedFile) -> None:
     """Write the file, whole or not at all."""
-    replay = tuned.replay
     body = {
         **{"kind": _KIND, "version": _VERSION, "base": tuned.base, "tuned": tuned.tuned},
         **{"names": list(tuned.names), "sizes": list(tuned.sizes), "round": tuned.round},
-        "public_key": [int(word) for word in replay.public],
-        "plan": replay.plan.to_json(),
-        "lengths": _text(replay.lengths),
-        **{name: getattr(replay, name) for name in ("unit", "jumps", "widening")},
-        **{name: _text(np.asarray(getattr(tuned.path, name))) for name in _OF_STEPS},
+        "weights": [base64.b64encode(each).decode("ascii") for each in tuned.weights],
         "privacy": tuned.privacy,
     }
+    if tuned.signed is not None:
+        replay, road = tuned.signed
+        body |= {
+            "public_key": [int(word) for word in replay.public],
+            "plan": replay.plan.to_json(),
+            "lengths": _text(replay.lengths),
+            **{name: getattr(replay, name) for name in ("unit", "jumps", "widening")},
+            **{name: _text(np.asarray(getattr(road, name))) for name in _OF_STEPS},
+        }
     files.put_file(os.fspath(path), files.seal(body) + b"\n")
 
 
@@ -132,19 +146,24 @@ def apply(tuned: TunedFile, weights: Weights) -> None:
             "have the same names. Make the model as it was before the run, and choose the same "
             "parameters with requires_grad."
         )
-    if weights.fingerprint() != tuned.base:
+    if tuned.signed is not None and weights.fingerprint() != tuned.base:
         raise InvalidArgument(
             "the file belongs to another base model: names and shapes agree, and numbers or types do "
             "not. Load the weights, in the dtype, that the run started from."
         )
     start = weights.copies()
     try:
-        for move in tuned.replay.to_round(tuned.path, tuned.round):
-            weights.move(move)
+        if tuned.signed is None:
+            weights.from_bytes(tuned.weights)
+        elif tuned.round is not None:
+            replay, path = tuned.signed
+            for move in replay.to_round(path, tuned.round):
+                weights.move(move)
         if weights.fingerprint() != tuned.tuned:
             raise InvalidArgument(
-                "the moves in the file do not lead to the model that it was saved from: get another "
-                "copy, or use the versions of blindstep and PyTorch that wrote it."
+                "the file does not lead to the model that it was saved from: get another copy, use the "
+                "versions of blindstep and PyTorch that wrote it, and give a model in which all that "
+                "is not tuned is as it was."
             )
     except BaseException:
         weights.put_back(start)
@@ -152,6 +171,17 @@ def apply(tuned: TunedFile, weights: Weights) -> None:
 
 
 def _tuned(body: dict[str, Any]) -> TunedFile:
+    names, sizes, round_ = tuple(body["names"]), tuple(body["sizes"]), body["round"]
+    weights = tuple(base64.b64decode(each, validate=True) for each in body["weights"])
+    signed = None if weights else _signed(body, len(names))
+    if signed is not None and not (round_ is None or 0 <= int(round_) < signed[0].plan.rounds):
+        raise ValueError("its numbers do not belong together")
+    return TunedFile(
+        body["base"], body["tuned"], names, sizes, round_, signed, weights, body["privacy"]
+    )
+
+
+def _signed(body: dict[str, Any], tensors: int) -> tuple[Replay, ModelPath]:
     plan = Plan.from_json(body["plan"])
     steps = plan.schedule.releases
     releases, *rest = (_numbers(body[name]) for name in _OF_STEPS)
@@ -161,14 +191,11 @@ def _tuned(body: dict[str, Any]) -> TunedFile:
     public, lengths = np.array(body["public_key"], np.uint32), _numbers(body["lengths"])
     scales = float(body["unit"]), bool(body["jumps"]), float(body["widening"])
     replay = Replay(plan, public, lengths, *scales)
-    counts = {len(each) for each in rest} == {steps} and len(replay.lengths) == len(body["names"])
+    counts = {len(each) for each in rest} == {steps} and len(replay.lengths) == tensors
     finite = all(np.all(np.isfinite(each)) for each in (releases, *rest, replay.lengths))
-    if not counts or not finite or not 0 <= int(body["round"]) < plan.rounds:
+    if not counts or not finite:
         raise ValueError("its numbers do not belong together")
-    names, sizes = tuple(body["names"]), tuple(body["sizes"])
-    return TunedFile(
-        body["base"], body["tuned"], names, sizes, int(body["round"]), replay, path, body["privacy"]
-    )
+    return replay, path
 
 
 def _text(numbers: np.ndarray) -> str:

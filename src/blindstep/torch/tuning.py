@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import torch
 from numpy.typing import ArrayLike
 
 from blindstep.errors import InvalidArgument, answers_typos, count
-from blindstep.estimate.directions import Signs
 from blindstep.ledger import fingerprints
 from blindstep.ledger.storage import Storage
 from blindstep.losses.people import People, people_of
@@ -24,12 +24,12 @@ from blindstep.planning.plan import Plan
 from blindstep.planning.planner import require_method
 from blindstep.private.statement import Privacy
 from blindstep.processes.jax_group import JaxGroup
-from blindstep.run import result
 from blindstep.run.planned import Call, planned, problem_of, ready
 from blindstep.run.progress import ends_in_one_line
-from blindstep.run.result import history_of
 from blindstep.torch import rehearsal, tuned_model
-from blindstep.torch.evaluate import Loss, ModelEvaluator, ModelGroup
+from blindstep.torch.evaluate import Loss, ModelEvaluator
+from blindstep.torch.gradients import Differentiator
+from blindstep.torch.group import ModelGroup
 from blindstep.torch.records import Collate, Records
 from blindstep.torch.run import run
 from blindstep.torch.tuned_model import TunedModel
@@ -130,6 +130,8 @@ def minimize(
             made, even = group.led("plan", first)
             group.require_alike(lambda: base + fingerprints.of_data(records.arrays))
             group.evaluator = ModelEvaluator(weights, loss, records, even)
+            if made.differentiates:
+                group.differentiator = Differentiator(weights, loss, records, even)
             if rehearse:
                 rehearsal.rehearse_shifts(group.evaluator)
             if not group.leads:
@@ -180,16 +182,23 @@ def _lead(
     # What must be the same on resuming; of data that are not to be stored, nothing is read.
     start = np.frombuffer(bytes.fromhex(base), np.uint8)
     known = fingerprints.of_questions(None, start, records.arrays if storage else ())
-    replay, path, info, seeded = run(plan, group, storage, known, seed, records.unit, progress)
-    history = history_of(plan, info, replay.unit)
-    best = result.best_round(history)
-    group.put_back()
-    for move in replay.to_round(path, best):
-        group.move(move)
-    said = plan.statement(seeded=seeded, unit=records.unit)
-    names, sizes = tuple(group.weights.names), group.weights.sizes
-    tuned = group.weights.fingerprint()
-    return TunedModel(said, plan, history, best, base, tuned, names, sizes, replay, path)
+    if plan.differentiates and storage:
+        known = replace(known, loss=group.differentiator.fingerprint())
+    done = run(plan, group, storage, known, seed, records.unit, progress)
+    weights = group.weights
+    return TunedModel(
+        privacy=plan.statement(seeded=done.seeded, unit=records.unit),
+        plan=plan,
+        history=done.history,
+        best_round=done.best_round,
+        base=base,
+        tuned=weights.fingerprint(),
+        names=tuple(weights.names),
+        sizes=weights.sizes,
+        comparison=done.comparison,
+        _road=done.road,
+        _weights=weights.as_bytes() if plan.differentiates else (),
+    )
 
 
 def _plan_for(call: Call, weights: Weights, records: Records, effort: Callable[[], int]) -> Plan:
@@ -203,12 +212,12 @@ def _plan_for(call: Call, weights: Weights, records: Records, effort: Callable[[
         check_delta(made.privacy, made.records)
         check_prospects(made, 0.0)
     leaves = () if made.calibration is None else made.calibration.leaves
-    fits = made.sampler == Signs.name and leaves in (weights.sizes, (weights.dim,))
+    fits = made.network and leaves in (weights.sizes, (weights.dim,))
     if not fits or made.records != records.number:
         raise InvalidArgument(
-            f"the plan is for {made.records} records and {made.dim} parameters along "
-            f"{made.sampler} directions, but there are {records.number} records and "
-            f"{weights.dim} parameters in {len(weights.sizes)} tensors: make it with "
+            f"the plan is for {made.records} records and {made.dim} parameters"
+            f"{'' if made.network else ' of a flat vector'}, but there are {records.number} records "
+            f"and {weights.dim} parameters in {len(weights.sizes)} tensors: make it with "
             "blindstep.torch.plan."
         )
     return made

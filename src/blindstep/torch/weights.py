@@ -254,11 +254,30 @@ class Weights:
         """Copies of all tuned parameters, in the memory of the host."""
         return [each.detach().to("cpu", copy=True) for each in self.tensors]
 
-    def put_back(self, copies: Sequence[torch.Tensor]) -> None:
-        """The parameters as they were when they were copied."""
+    def put_back(
+        self, copies: Sequence[torch.Tensor], moved: Float[np.ndarray, " dim"] | None = None
+    ) -> None:
+        """The parameters as they were when they were copied; or moved from there, rounded once."""
+        parts = None if moved is None else torch.from_numpy(moved).split(self.sizes)
         with torch.no_grad():
-            for each, copy in zip(self.tensors, copies, strict=True):
+            for number, (each, copy) in enumerate(zip(self.tensors, copies, strict=True)):
+                if parts is not None:
+                    copy = copy.double() + parts[number].view(copy.shape)
                 each.copy_(copy)
+
+    def as_bytes(self) -> tuple[bytes, ...]:
+        """The bytes of each tuned parameter."""
+        return tuple(
+            each.contiguous().view(torch.uint8).numpy().tobytes() for each in self.copies()
+        )
+
+    def from_bytes(self, content: Sequence[bytes]) -> None:
+        """The parameters of these bytes; raises `ValueError` if they are not as many."""
+        made = []
+        for each, own in zip(self.tensors, content, strict=True):
+            found = torch.frombuffer(bytearray(own), dtype=each.dtype)
+            made.append(found.view(each.shape))
+        self.put_back(made)
 
     def norm(self, seeds: Seeds, weights: Float[np.ndarray, " q"]) -> float:
         """|sum_j weights_j s_j| over all parameters; the weights are whole numbers as in `Move`."""
