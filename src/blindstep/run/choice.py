@@ -59,9 +59,13 @@ def compare(
     All of them are in the user's parameters. `release` evaluates at points and sends what the records
     say through the session's gate.
     """
-    natural = found.means if found.scales is None else found.scales.natural(found.means)
+    assert found.scales is not None  # a plan that compares finds its scales
+    natural = found.scales.natural(found.means)
     points = np.concatenate([start[None], found.means[list(plan.compared)]])
-    return compare_at(plan, session, points, release, found.history, natural)
+    # A record's slopes are about 1 long in natural units.
+    away = np.linalg.norm(natural[list(plan.compared)], axis=1)
+    expected = float(found.scales.unit) * away
+    return compare_at(plan, session, points, release, found.history, natural, expected)
 
 
 def compare_at(
@@ -71,17 +75,20 @@ def compare_at(
     release: Callable[[Where, Array], Float[np.ndarray, " size"]],
     history: History,
     natural: Float[np.ndarray, "rounds dim"] | None,
+    expected: Float[np.ndarray, " candidates"],
 ) -> Comparison:
     """The same for a driver with a form of its own for the points: the start, then `plan.compared`.
 
     Slopes are trusted if they led one way, and limits are wider where slopes neither did so nor stood
     out from the noise. `natural` are the means of rounds; None where they are too large to keep.
+    `expected` is about by how much losses should differ.
     """
     trusted = natural is not None and is_coherent(history, natural)
     doubted = not trusted and not stood_out(plan, history)
     query, rounds = plan.comparison_query, plan.compared
     released = np.array(session.state)
     noise = float(session.gate.terms.noise_std)
+    expected = np.maximum(expected, np.finfo(float).tiny)
     limits = np.zeros(len(rounds))
     for number in range(plan.comparisons):
         if number >= session.position:
@@ -89,5 +96,5 @@ def compare_at(
             with jax.enable_x64(True):
                 session.after(jnp.asarray(released), session.gate.position, dict)
         if number == 0:
-            limits = query.limits(released[0], noise, doubted)
+            limits = query.limits(released[0], noise, expected, doubted)
     return read(query, released, limits, noise, rounds, trusted)

@@ -91,7 +91,7 @@ def run(
         if plan.comparison is not None:
             with open_comparison(plan, storage, lambda: known, seed, unit) as session:
                 bar.follow(session)
-                compared = _compare(plan, session, road, history)
+                compared = _compare(plan, session, road, history, replay.unit)
             best = compared.best
         road.to(best)
         return Finished(history, best, compared, road, session.gate.seeded)
@@ -109,8 +109,11 @@ def _compare(plan: Plan, session: Session, road: Signed | Points, history: Histo
             found.append(road.group.values(rows, here))
         return np.concatenate(found, axis=1)
 
+    points: list[int | None] = [None, *plan.compared]
     release = calibrate_on_answers(session, plan.comparison_query, answer)
-    return compare_at(plan, session, [None, *plan.compared], release, history, road.means)
+    # Losses of networks differ by about their own size.
+    expected = np.full(len(plan.compared), unit)
+    return compare_at(plan, session, points, release, history, road.means, expected)
 
 
 def _along_gradients(run: Run, replay: Replay, group: ModelGroup) -> Points:
