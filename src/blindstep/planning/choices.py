@@ -11,7 +11,6 @@ from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.comparison import ComparisonQuery
-from blindstep.estimate.directions import Signs
 from blindstep.optimize.learners import Heeding, Learner
 from blindstep.planning.estimates import Calibration, Estimate, Gradients, StartComparison, Values
 from blindstep.private.statement import Privacy
@@ -87,6 +86,11 @@ class Choices:
         return isinstance(self.estimate, Gradients)
 
     @property
+    def network(self) -> bool:
+        """Whether it is for a model in `blindstep.torch`."""
+        return self.calibration is not None and self.calibration.signs
+
+    @property
     def directions(self) -> int:
         """q, directions for each record; 0 for gradients."""
         return self.estimate.directions if isinstance(self.estimate, Values) else 0
@@ -136,7 +140,7 @@ class Choices:
         """What a calibration asks of a record."""
         if self.calibration is None:
             raise InvalidArgument("this plan has no calibration: it knows its units.")
-        return self.calibration.query(signs=self.sampler == Signs.name)
+        return self.calibration.query()
 
     @property
     def comparisons(self) -> int:

@@ -51,49 +51,6 @@ class Plan(Choices):
 
     # -- what the run does ------------------------------------------------------------------------
 
-<<<<<<< HEAD
-    @property
-    def oracle(self) -> str:
-        """ "naive" if every release is a GRAD, else "variance-reduced"."""
-        return "naive" if self.period == 1 else "variance-reduced"
-
-    @property
-    def differentiates(self) -> bool:
-        """Whether a record's vector is its gradient."""
-        return isinstance(self.estimate, Gradients)
-
-    @property
-    def network(self) -> bool:
-        """Whether it is for a model in `blindstep.torch`."""
-        return self.calibration is not None and self.calibration.signs
-
-    @property
-    def directions(self) -> int:
-        """q, directions for each record; 0 for gradients."""
-        return self.estimate.directions if isinstance(self.estimate, Values) else 0
-
-    @property
-    def smoothing(self) -> float:
-        """h, how far from a point the loss is evaluated; 0 for gradients."""
-        return self.estimate.smoothing if isinstance(self.estimate, Values) else 0.0
-
-    @property
-    def sampler(self) -> str | None:
-        """The name of the directions' sampler; None for gradients."""
-        return self.estimate.sampler if isinstance(self.estimate, Values) else None
-
-    @property
-    def sharing(self) -> str | None:
-        """Who has the same directions, "record" or "block"; None for gradients."""
-        return self.estimate.sharing if isinstance(self.estimate, Values) else None
-
-    @property
-    def sides(self) -> int:
-        """Sides of a point on which a GRAD evaluates along a direction."""
-        return self.estimate.sides if isinstance(self.estimate, Values) else 2
-
-=======
->>>>>>> main
     @cached_property
     def schedule(self) -> Schedule:
         """Who answers when."""
@@ -200,21 +157,6 @@ class Plan(Choices):
         """The budget; beside what secret batches cost, where there are any."""
         return self.privacy.mu_beside_room if self.secret else self.privacy.mu
 
-<<<<<<< HEAD
-    @property
-    def calibrations(self) -> int:
-        """Releases before the first step."""
-        return 0 if self.calibration is None else self.calibration.number
-
-    @property
-    def calibration_query(self) -> CalibrationQuery:
-        """What a calibration asks of a record."""
-        if self.calibration is None:
-            raise InvalidArgument("this plan has no calibration: it knows its units.")
-        return self.calibration.query()
-
-=======
->>>>>>> main
     @cached_property
     def calibration_terms(self) -> Terms | None:
         """The terms of the calibrations; None without any."""
