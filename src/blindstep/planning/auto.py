@@ -114,7 +114,7 @@ class Auto(Method):
             if self.estimate == Gradients.kind:
                 given = (self.passes, self.learner, self.secret)
                 return plan_gradients(problem, self.name, most, *given)
-            given = (self.passes, self.directions, self.learner)
+            given = (self.passes, self.directions, self.learner, self.secret)
             return plan_network(problem, self.name, most, *given)
         return self._plan(problem, self.most(problem) or EVALUATIONS)
 

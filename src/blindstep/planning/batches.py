@@ -30,7 +30,7 @@ from blindstep.private.statement import Privacy
 from blindstep.private.terms import PRESENCES
 
 # What one record's slope differs from the mean of all, in squares of the mean.
-_SAMPLING = 8.0
+SAMPLING = 8.0
 # Fewer records in a batch are not worth a step.
 _FEWEST_RECORDS = 8
 # Of the gain of all records in every step: as much will do, where nobody says how many evaluations.
@@ -118,7 +118,7 @@ def choose(
             continue
         q = wanted or min(dim, fit)
         share, chosen = q / dim, batch < records
-        varied = 1 + share * (more * noise) ** 2 + chosen * _SAMPLING / batch
+        varied = 1 + share * (more * noise) ** 2 + chosen * SAMPLING / batch
         tried.append(Batches(batch, q, more, share / varied))
     if not tried:
         return None

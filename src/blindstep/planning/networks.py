@@ -38,7 +38,14 @@ from blindstep.estimate.gradients import COST
 from blindstep.optimize.learners import Falling, Learner
 from blindstep.optimize.momentum import Momentum
 from blindstep.planning import natural
-from blindstep.planning.batches import CANDIDATES, COMPARISON_SHARE, choose, comparison_batch
+from blindstep.planning.batches import (
+    CANDIDATES,
+    COMPARISON_SHARE,
+    SAMPLING,
+    choose,
+    comparison_batch,
+    some_or_all,
+)
 from blindstep.planning.estimates import Calibration, Gradients, StartComparison, Values
 from blindstep.planning.method import Problem
 from blindstep.planning.plan import Plan
@@ -54,13 +61,15 @@ _PROBE = 0.25
 # Of a record's slopes at the start. With half of it losses end higher (`benchmarks.networks`).
 _CLIP = 0.5
 _DIRECTIONS, _MOST_STEPS, _FEWEST_STEPS, _DROWNED = 16, 160, 20, 0.8
+# Secret batches are no smaller than leaves noise at most so much longer.
+_LONGER = 2.0
 # One side of a point will do where directions are at most one in so many.
 _FEW_OF = 4
 # Directions of all steps together that are worth more than having every record in each step.
 _ENOUGH = 960
 _CALIBRATION_DIRECTIONS = (4, 1)
 # Of a run on gradients: its steps, and how long they are at first.
-_GRADIENT_STEPS, _GRADIENT_REACH = 200, 0.7
+_GRADIENT_STEPS, _GRADIENT_REACH = 208, 0.1
 EVALUATIONS = 2**20
 
 
@@ -71,30 +80,29 @@ def plan_network(
     passes: int | None,
     directions: int | None,
     learner: Learner | None,
+    secret: bool,
 ) -> Plan:
     """The plan for a network; `name` is that of the method.
 
     Without `evaluations`, 2^20 forward passes of a record are the most.
     """
     dim, records, leaves = problem.dim, problem.records, problem.leaves or (problem.dim,)
-    most, mu = evaluations or EVALUATIONS, problem.privacy.mu
-    asked, asked_of = _calibration_query(dim, records, most, mu, leaves)
-    share = natural.calibration_share(asked, asked_of, mu)
-    left = most - natural.ScaleFinder.calibrations * asked_of * asked.evaluations
-    mu = mu * math.sqrt(1 - share)
-    q, steps, batch, sides = _sizes(dim, records, left, mu, directions)
+    begun = _begun(problem, evaluations or EVALUATIONS, leaves, secret)
+    q, steps, batch, sides, longer = _sizes(problem, begun.left, begun.mu, directions, secret)
     if passes is not None:
         steps = max(1, min(steps, passes * (records // batch)))
     horizon = max(1, steps // natural.ROUNDS)
     rounds = max(1, steps // horizon)
-    noise = 2 * math.sqrt(q * steps / (records * batch)) / mu  # on a step, in clips
+    # Noise on a step, in clips.
+    noise = longer * 2 * math.sqrt(q * steps / (records * (records if secret else batch)))
+    noise /= begun.mu
     heard = _AGREE / math.hypot(_AGREE, noise)
     reach = heard * _reach(dim, q)
     return natural.in_natural_units(
         name,
         problem,
         Values(q, _PROBE * reach, Signs.name, "block", sides),
-        Calibration(asked.leaves, asked.each, asked_of, share, signs=True),
+        begun.calibration,
         bounds=Bounds(clip=_CLIP * math.sqrt(dim / q)),
         rounds=rounds,
         horizon=horizon,
@@ -102,6 +110,8 @@ def plan_network(
         reach=reach,
         # Numbers of 16 bits would swallow closer probes of a network.
         learner=learner or Falling(nearest=1.0),
+        comparison=begun.comparison,
+        secret=secret and 2 * min(batch, begun.comparison.batch) <= records,
     )
 
 
@@ -115,22 +125,16 @@ def plan_gradients(
 ) -> Plan:
     """The plan for a network whose records are differentiated; `name` is that of the method."""
     dim, records, privacy = problem.dim, problem.records, problem.privacy
-    leaves, most = problem.leaves or (dim,), evaluations or EVALUATIONS
-    mu = privacy.mu_beside_room if secret else privacy.mu
-    asked, asked_of = _calibration_query(dim, records, most, mu, leaves)
-    share = natural.calibration_share(asked, asked_of, mu)
-    compared = comparison_batch(problem, most, mu, secret)
-    most -= natural.ScaleFinder.calibrations * asked_of * asked.evaluations
-    most -= RELEASES * compared * (1 + CANDIDATES)
-    mu *= math.sqrt(1 - share - COMPARISON_SHARE)
-    steps, clip = _GRADIENT_STEPS, _CLIP
-    noise = PRESENCES[privacy.neighbours] * math.sqrt(steps * dim) / (records * mu) * clip
-    given = (records, steps, 1, noise, mu, privacy)
-    left = int(most / (COST / 2))
+    begun = _begun(problem, evaluations or EVALUATIONS, (dim,), secret)
+    steps, left = _GRADIENT_STEPS, int(begun.left / (COST / 2))
+    noise = PRESENCES[privacy.neighbours] * math.sqrt(steps * dim) / (records * begun.mu) * _CLIP
+    given = (records, steps, 1, noise, begun.mu, privacy)
     made = choose(*given, evaluations=left, wanted=1, short=True) if secret else None
     batch = records if made is None else made.batch
-    if made is None:
-        steps = max(1, min(steps, left // (2 * records)))
+    if made is None:  # all records in fewer steps, or some of them in as few as learn anything
+        steps = max(min(steps, left // (2 * records)), 1)
+        if steps < _FEWEST_STEPS:
+            steps, batch = _FEWEST_STEPS, max(1, left // (2 * _FEWEST_STEPS))
     if passes is not None:
         steps = max(1, min(steps, passes * (records // batch)))
     horizon = max(1, steps // natural.ROUNDS)
@@ -139,15 +143,40 @@ def plan_gradients(
         name,
         problem,
         Gradients(),
-        Calibration(asked.leaves, asked.each, asked_of, share, signs=True),
-        bounds=Bounds(clip=clip),
+        begun.calibration,
+        bounds=Bounds(clip=_CLIP),
         rounds=rounds,
         horizon=horizon,
         batch=batch,
         reach=_GRADIENT_REACH * math.sqrt(_GRADIENT_STEPS / (rounds * horizon)),
         learner=learner or Momentum(),
-        comparison=StartComparison(compared, COMPARISON_SHARE),
-        secret=secret and 2 * min(batch, compared) <= records,
+        comparison=begun.comparison,
+        secret=secret and 2 * min(batch, begun.comparison.batch) <= records,
+    )
+
+
+class _Begun(NamedTuple):
+    """What is before and after the steps, and what it leaves them."""
+
+    calibration: Calibration
+    comparison: StartComparison
+    left: int  # evaluations
+    mu: float
+
+
+def _begun(problem: Problem, most: int, leaves: tuple[int, ...], secret: bool) -> _Begun:
+    dim, records, privacy = problem.dim, problem.records, problem.privacy
+    mu = privacy.mu_beside_room if secret else privacy.mu
+    asked, asked_of = _calibration_query(dim, records, most, mu, leaves)
+    share = natural.calibration_share(asked, asked_of, mu)
+    compared = comparison_batch(problem, most, mu, secret)
+    return _Begun(
+        Calibration(asked.leaves, asked.each, asked_of, share, signs=True),
+        StartComparison(compared, COMPARISON_SHARE),
+        most
+        - natural.ScaleFinder.calibrations * asked_of * asked.evaluations
+        - RELEASES * compared * (1 + CANDIDATES),
+        mu * math.sqrt(1 - share - COMPARISON_SHARE),
     )
 
 
@@ -166,24 +195,39 @@ class _Sizes(NamedTuple):
     steps: int
     batch: int
     sides: int
+    longer: float
 
 
-def _sizes(dim: int, records: int, evaluations: int, mu: float, wanted: int | None) -> _Sizes:
-    """Directions, steps, records in a step, and sides of a point on which they are evaluated."""
+def _sizes(
+    problem: Problem, evaluations: int, mu: float, wanted: int | None, secret: bool
+) -> _Sizes:
+    """Directions, steps, records in a step, and sides of a point on which they are evaluated.
+
+    Of secret batches those which leave room for most directions of all steps together, and beside how
+    much longer noise is in them.
+    """
+    dim, records = problem.dim, problem.records
     # q T such that noise is at most `_DROWNED` clips long with all records in every step.
     quiet = max((0.5 * _DROWNED * records * mu) ** 2, _FEWEST_STEPS)
     sides = 1 if dim >= _FEW_OF * max(wanted or 0, _DIRECTIONS) else 2
-    together = min(evaluations / (sides * records), quiet)
-    batch = records
-    if together < min(_ENOUGH, quiet):
+    most = wanted or (dim if sides == 2 else dim // _FEW_OF)
+
+    def room(batch: int, longer: float) -> float:
+        return min(evaluations / (sides * batch), quiet / longer**2, most * _MOST_STEPS)
+
+    def gain(each: tuple[int, float]) -> float:
+        return room(*each) / (1.0 + (each[0] < records) * SAMPLING / each[0])
+
+    batch, longer = max(some_or_all(problem, _MOST_STEPS, mu, secret, _LONGER), key=gain)
+    together = room(batch, longer)
+    if together < min(_ENOUGH, quiet) and batch == records:
         together = min(_ENOUGH, quiet)
         batch = max(1, min(records, int(evaluations // (sides * together))))
-    most = dim if sides == 2 else dim // _FEW_OF
     q = wanted or min(most, max(_DIRECTIONS, round(together / _MOST_STEPS)))
     if not wanted and together < q * _FEWEST_STEPS:
         q = max(3 - sides, int(together // _FEWEST_STEPS))
     # More steps along as many directions as there are show nothing new.
-    return _Sizes(q, max(1, min(int(together // q), _MOST_STEPS)), batch, sides)
+    return _Sizes(q, max(1, min(int(together // q), _MOST_STEPS)), batch, sides, longer)
 
 
 def _calibration_query(

@@ -190,7 +190,7 @@ class Permit(Uncopied, eqx.Module):
         terms, batch, some = self.terms, rows.shape[0], contributions.batch_size
         bound = terms.clip_of(kind)
 
-        def add(number: Int[Array, ""], total: Array) -> Array:
+        def add(number: int | Int[Array, ""], total: Array) -> Array:
             places = number * some + jnp.arange(some)
             # Past the end the last record is asked again, and does not count.
             inside = jnp.clip(places, 0, jnp.maximum(held - 1, 0))

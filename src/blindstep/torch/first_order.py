@@ -12,13 +12,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 
 from blindstep.estimate.gradients import GradientEstimator
 from blindstep.estimate.vectors import Query, Vectors
-from blindstep.optimize.machine import State, StepInfo
+from blindstep.optimize.machine import Machine, State, StepInfo
 from blindstep.private.gate import Contributions, Memory, Permit
-from blindstep.run.loop import Run, take_step
+from blindstep.private.schedule import Kind
+from blindstep.run.loop import Run, traced
 from blindstep.torch.group import ModelGroup
 
 
@@ -29,26 +30,29 @@ class ModelGradients(Vectors):
     Attributes:
         estimator: how they are made.
         group: the processes that differentiate.
-        lengths: the natural unit of each parameter.
-        unit: that of the loss.
+        length: the natural unit of the parameters.
+        slope: the length of a record's gradient at the start.
+        unit: the size of a record's loss there.
         records: how many there are.
     """
 
     estimator: GradientEstimator
     group: ModelGroup
-    lengths: Float[np.ndarray, " dim"]
+    length: float
+    slope: float
     unit: float
     records: int
 
     def contributions(self, query: Query, batch: int) -> Contributions:
         """Each record's gradient at the query's point, to which the weights are moved first."""
-        self.group.place(self.lengths * np.asarray(query.point))
+        self.group.place(self.length * np.asarray(query.point))
 
         def of(rows: Int[Array, " some"], _: Int[Array, " some"]) -> Float[Array, "some size"]:
-            found = self.group.gradients(np.asarray(rows)) / self.unit
-            value = found[:, :1]
-            slopes = np.where(np.isfinite(value), found[:, 1:] * self.lengths, np.nan)
-            return self.estimator.joined(jnp.asarray(slopes), jnp.asarray(value[:, 0]))
+            found = self.group.gradients(np.asarray(rows))
+            value = found[:, :1] / self.unit
+            slopes = np.where(np.isfinite(value), found[:, 1:] / self.slope, np.nan)
+            with jax.disable_jit(False):
+                return _joined(self.estimator, jnp.asarray(slopes), jnp.asarray(value[:, 0]))
 
         return Contributions(self.group.at_a_time, of, rows=self.records)
 
@@ -59,33 +63,50 @@ class Points:
 
     group: ModelGroup
     means: Float[np.ndarray, "rounds dim"]
-    lengths: Float[np.ndarray, " dim"]
+    length: float
 
     def to(self, number: int | None) -> None:
         """Move the weights to the mean of a round's points; None: to the start."""
         if number is None:
             self.group.put_back()
         else:
-            self.group.place(self.lengths * self.means[number])
+            self.group.place(self.length * self.means[number])
 
 
 def descend(run: Run, vectors: ModelGradients) -> None:
     """Make the steps that are still to come."""
-    session, machine = run.session, run.machine
+    session, machine, public = run.session, traced(run.machine), run.session.gate.public
 
     def program(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, StepInfo]]:
-        permit = _drawn(permit, memory)
+        permit, query = _ready(permit, memory, machine, run.state, public)
+        batch = permit.terms.schedule.worth_a_call(Kind.GRAD)
         # PyTorch is no part of a compiled program: the gate asks for some records after the other.
         with jax.disable_jit():
-            given = (permit, memory, run.state, run.kind, session.gate.public)
-            memory, state, info = take_step(machine, vectors, *given)
-        return memory, (state, info)
+            contributions = vectors.contributions(query, batch)
+            memory, release = permit.release(memory, Kind.GRAD, contributions)
+        return memory, _told(machine, run.state, release, public)
 
     while not session.finished:
         run.advance(program)
 
 
 @eqx.filter_jit
-def _drawn(permit: Permit, memory: Memory) -> Permit:
-    """The same permit with the noise of the next release: a program is compiled for it once."""
-    return permit.drawn(memory, 1)
+def _ready(
+    permit: Permit, memory: Memory, machine: Machine, state: State, public: Key[Array, ""]
+) -> tuple[Permit, Query]:
+    """The permit with the noise of the next release, and what that asks."""
+    return permit.drawn(memory, 1), machine.ask(state, Kind.GRAD, public)
+
+
+@eqx.filter_jit
+def _told(
+    machine: Machine, state: State, release: Float[Array, " size"], public: Key[Array, ""]
+) -> tuple[State, StepInfo]:
+    return machine.tell(state, release, public)
+
+
+@eqx.filter_jit
+def _joined(
+    estimator: GradientEstimator, slopes: Float[Array, "some dim"], value: Float[Array, " some"]
+) -> Float[Array, "some size"]:
+    return estimator.joined(slopes, value)

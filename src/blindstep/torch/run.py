@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Key
 
 from blindstep.estimate.comparison import Comparison
 from blindstep.estimate.estimators import ValueEstimator, from_values
+from blindstep.estimate.gradients import GradientEstimator
 from blindstep.estimate.scales import ScaleFinder, Units
 from blindstep.estimate.vectors import Query
 from blindstep.ledger.fingerprints import Fingerprints
@@ -72,32 +73,29 @@ def run(
     with jax.enable_x64(True), RunProgress(plan, show=progress) as bar:
         with open_calibration(plan, storage, lambda: known, seed, unit) as session:
             bar.follow(session)
-            found = _calibrate(plan, group, session)
+            units = _calibrate(plan, group, session)
         begun = plan.build().begin(jnp.zeros(plan.dim if plan.differentiates else 1))
         if not plan.differentiates:
             path = ModelPath.before(plan.schedule.releases, plan.directions)
             begun = replace(begun, path=path)
         about = (plan.terms, plan.to_dict(), begun, storage, lambda: known)
         with Session(*about, seed=seed, unit=unit) as session:
-            replay = Replay(plan, _words(session.gate.public), *found)
-            machine = plan.build(jumps=replay.jumps)
-            if not plan.differentiates:
-                machine = replace(machine, space=ModelSpace(replay, group.weights))
-            run = Run(machine, session, plan.rounds)
-            bar.follow(session, run.values)
-            road = (_along_gradients if plan.differentiates else _along_signs)(run, replay, group)
-        history = history_of(plan, run.info(), replay.unit)
+            take = _along_gradients if plan.differentiates else _along_signs
+            run, road = take(plan, session, units, group, bar)
+        history = history_of(plan, run.info(), units.unit)
         best, compared = best_round(history), None
         if plan.comparison is not None:
             with open_comparison(plan, storage, lambda: known, seed, unit) as session:
                 bar.follow(session)
-                compared = _compare(plan, session, road, history, replay.unit)
+                compared = _compare(plan, session, road, history, units.unit)
             best = compared.best
         road.to(best)
         return Finished(history, best, compared, road, session.gate.seeded)
 
 
-def _compare(plan: Plan, session: Session, road: Signed | Points, history: History) -> Comparison:
+def _compare(
+    plan: Plan, session: Session, road: Signed | Points, history: History, unit: float
+) -> Comparison:
     """Ask the records whether what was found is better than the start."""
     tensors = len(road.group.weights.tensors)
     here = [Shift(np.zeros(tensors, np.int64), np.zeros(tensors))]
@@ -116,26 +114,12 @@ def _compare(plan: Plan, session: Session, road: Signed | Points, history: Histo
     return compare_at(plan, session, points, release, history, road.means, expected)
 
 
-def _along_gradients(run: Run, replay: Replay, group: ModelGroup) -> Points:
-    """All steps of a run on gradients."""
-    plan, weights = replay.plan, group.weights
-    lengths = np.repeat(replay.lengths, weights.sizes)
-    vectors = ModelGradients(run.machine.estimator, group, lengths, replay.unit, plan.records)
-    descend(run, vectors)
-    return Points(group, np.stack(run.means), lengths)
-
-
-def _calibrate(
-    plan: Plan, group: ModelGroup, session: Session
-) -> tuple[np.ndarray, float, bool, float]:
-    """What the calibrations find: the unit of each tensor, that of the loss, whether it is a staircase.
-
-    And how much farther out than planned probes must lie.
-    """
-    noise, public = float(session.gate.terms.noise_std), _words(session.gate.public)
-    about = (group.weights.size, noise, calibration_reach(plan))
-    finder = ScaleFinder(plan.calibration_query, *about)
-    lengths = group.weights.lengths()
+def _calibrate(plan: Plan, group: ModelGroup, session: Session) -> Units:
+    """What the calibrations find, in units of each tensor's own size; on gradients in the user's."""
+    weights, noise = group.weights, float(session.gate.terms.noise_std)
+    lengths = np.ones(len(weights.sizes)) if plan.differentiates else weights.lengths()
+    about = (weights.size, noise, calibration_reach(plan))
+    finder, public = ScaleFinder(plan.calibration_query, *about), _words(session.gate.public)
     shifts = functools.partial(calibration_shifts, plan, public, lengths, finder=finder)
 
     def answer(shifts: list[Shift], rows: np.ndarray) -> np.ndarray:
@@ -143,11 +127,20 @@ def _calibrate(
 
     release = calibrate_on_answers(session, plan.calibration_query, answer)
     run_calibration(plan, session, finder, shifts, release)
-    units = finder.units()
-    weights = group.weights
-    found = within_reason(units, lengths, weights.sizes, weights.sizes_of_numbers())
-    widening = max(1.0, weights.nearest(found) / calibration_reach(plan))
-    return found, units.unit, units.jumps, widening
+    return finder.units()
+
+
+def _along_gradients(
+    plan: Plan, session: Session, units: Units, group: ModelGroup, bar: RunProgress
+) -> tuple[Run, Points]:
+    """All steps of a run on gradients. Its natural unit is the length of all parameters together."""
+    run = Run(plan.build(), session, plan.rounds)
+    bar.follow(session, run.values)
+    length, slope = group.weights.length, units.unit / float(units.lengths[0])
+    estimator = run.machine.estimator
+    assert isinstance(estimator, GradientEstimator)
+    descend(run, ModelGradients(estimator, group, length, slope, units.unit, plan.records))
+    return run, Points(group, np.stack(run.means), length)
 
 
 def within_reason(
@@ -182,9 +175,18 @@ def within_reason(
     return np.where(seen, found * lengths, np.minimum(found * lengths, own))
 
 
-def _along_signs(run: Run, replay: Replay, group: ModelGroup) -> Signed:
+def _along_signs(
+    plan: Plan, session: Session, units: Units, group: ModelGroup, bar: RunProgress
+) -> tuple[Run, Signed]:
     """Move the weights along what was released before, then make the steps that are still to come."""
-    session, plan, machine = run.session, replay.plan, run.machine
+    weights = group.weights
+    about = (weights.lengths(), weights.sizes, weights.sizes_of_numbers())
+    lengths = within_reason(units, *about)
+    widening = max(1.0, weights.nearest(lengths) / plan.smoothing)
+    replay = Replay(plan, _words(session.gate.public), lengths, units.unit, units.jumps, widening)
+    machine = replace(plan.build(jumps=replay.jumps), space=ModelSpace(replay, weights))
+    run = Run(machine, session, plan.rounds)
+    bar.follow(session, run.values)
     estimator, gate = from_values(plan.estimator), session.gate
     for number in range(session.position):
         _move(replay, run.state.path, number, group)
@@ -209,7 +211,7 @@ def _along_signs(run: Run, replay: Replay, group: ModelGroup) -> Signed:
         run.release(program, answers=answers.ravel())
         _move(replay, run.state.path, number, group)
         run.keep()
-    return Signed(group, replay, run.state.path)
+    return run, Signed(group, replay, run.state.path)
 
 
 def _move(replay: Replay, path: ModelPath, number: int, group: ModelGroup) -> None:

@@ -206,6 +206,11 @@ class Weights:
         """The norm of all of them together."""
         return math.sqrt(sum(_square(each) for each in self.tensors))
 
+    @property
+    def length(self) -> float:
+        """The same; if all are 0, that of numbers of size 1."""
+        return self.size or math.sqrt(self.dim)
+
     def probed(self, shifts: Shifts) -> contextlib.AbstractContextManager[None]:
         """The model with each tuned parameter moved by the pair of its number, for a while."""
         own = enumerate(self.tensors)
