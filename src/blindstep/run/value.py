@@ -151,11 +151,11 @@ def measure(
     budget = {"delta": privacy.delta, "mu": privacy.mu}
     plan = {"values": number, "records": records, "privacy": budget}
     with jax.enable_x64(True):
-        said, rest = [], privacy.mu
+        said, rest = [], 1.0
         require_room(storage, privacy.mu)
         if largest is None:
-            rest = privacy.mu * math.sqrt(1.0 - _HISTOGRAM)
-            terms = _terms(records, PLACES, 1.0, privacy.mu * math.sqrt(_HISTOGRAM))
+            rest = math.sqrt(1.0 - _HISTOGRAM)
+            terms = _terms(records, PLACES, 1.0, privacy, math.sqrt(_HISTOGRAM))
             kept, seeded = storage.part(CALIBRATION), second_seed(seed)
             with Session(
                 terms, plan, jnp.zeros(PLACES), kept, known, seed=seeded, unit=unit
@@ -164,7 +164,7 @@ def measure(
                 said.append(statement(terms, privacy.delta, seeded=run.gate.seeded, unit=unit))
             largest = _largest(counts, float(terms.noise_std))
         most = positive("largest", largest)
-        terms = _terms(records, number, math.sqrt(number), rest)
+        terms = _terms(records, number, math.sqrt(number), privacy, rest)
         with Session(terms, plan, jnp.zeros(number), storage, known, seed=seed, unit=unit) as run:
             means = _release(run, lambda: losses() / most, _clamped)
             said.append(statement(terms, privacy.delta, seeded=run.gate.seeded, unit=unit))
@@ -176,10 +176,12 @@ def measure(
     return [most * float(mean) for mean in means], std, most, whole
 
 
-def _terms(records: int, size: int, clip: float, mu: float) -> Terms:
-    """The terms of one release of all records."""
-    schedule = Schedule(records, records, records, 1, 1)
-    return calibrated(schedule, Independent(1), size, clip, clip, mu)
+def _terms(records: int, size: int, clip: float, privacy: Privacy, share: float) -> Terms:
+    """The terms of one release of all records, which spends this share of mu."""
+    schedule, spent = Schedule(records, records, records, 1, 1), share * privacy.mu
+    return calibrated(
+        schedule, Independent(1), size, clip, clip, spent, neighbours=privacy.neighbours
+    )
 
 
 def _counted(sizes: Float[Array, " some"]) -> Float[Array, "some places"]:
