@@ -191,7 +191,10 @@ class Session:
         self._notify()
         due = self.saves and (self.finished or self._interval.due())
         if due:
-            self.save(state, collect())
+            held, arrays = self.saved, collect()
+            self.save(state, arrays)
+            if held and self.finished:
+                self.save(state, arrays)  # so that the checkpoint before holds no answers either
         return due
 
     def save(self, state: PyTree, arrays: Mapping[str, np.ndarray]) -> None:
