@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from blindstep.errors import InvalidArgument
 from blindstep.insight.report_content import Content, noise_norms
 from blindstep.insight.report_markup import (
     Html,
@@ -24,8 +25,7 @@ from blindstep.insight.report_markup import (
     tag,
 )
 from blindstep.planning.bound import obstacle
-from blindstep.private import accounting
-from blindstep.private.statement import round_up
+from blindstep.private.statement import Statement, compose_statements, round_up
 
 # How sure somebody may have been before, for the table of what they could gain.
 _BELIEFS = (0.01, 0.1, 0.5)
@@ -202,19 +202,11 @@ def stationarity(content: Content) -> Html:
         rows.append(("Measured", f"≤ {rounded_up(made.norm_bound, 4)}", how))
         after.extend(note(f"Assumes that {each}.") for each in made.assumes)
         if made.privacy is not None:
-            both = accounting.compose([content.privacy.mu, made.privacy.mu])
-            parts = (content.privacy, made.privacy)
-            slack, secrecy = (
-                sum(getattr(each, of) for each in parts) for of in ("slack", "secrecy")
-            )
-            epsilon = accounting.epsilon(both, content.privacy.delta, slack, secrecy)
             after.append(
                 paragraph(
                     "The certificate read private records and cost epsilon "
                     f"{rounded_up(made.privacy.epsilon)} of its own (mu = "
-                    f"{round_up(made.privacy.mu, 4)}). On the same records, run and certificate "
-                    f"together are {round_up(both, 4)}-Gaussian differentially private: epsilon "
-                    f"{rounded_up(epsilon)} at delta = {scientific(content.privacy.delta)}."
+                    f"{round_up(made.privacy.mu, 4)}). {_together(content.privacy, made.privacy)}"
                 )
             )
     return section(
@@ -256,6 +248,19 @@ def plan(content: Content) -> Html:
         "The plan, and what binds",
         listed(content.plan.notes) if content.plan.notes else "",
         facts(content.plan.rows()),
+    )
+
+
+def _together(run: Statement, certificate: Statement) -> str:
+    """What a run and a certificate cost together, if they are about the same unit."""
+    try:
+        both = compose_statements([run, certificate])
+    except InvalidArgument as error:
+        return f"It is not added to the run's: {error}"
+    return (
+        f"On the same records, run and certificate together are {round_up(both.mu, 4)}-Gaussian "
+        f"differentially private: epsilon {rounded_up(both.epsilon)} at delta = "
+        f"{scientific(both.delta)}."
     )
 
 
