@@ -197,25 +197,27 @@ def throughput() -> str:
 
 
 def networks() -> str:
-    """Small networks with three clips: the mean of the runs, and the worst of them behind a stroke."""
-    names = {0.5: "half the clip", 1.0: "default", 2.0: "twice"}
-    cells: dict[tuple[str, float], dict[float, Row]] = {}
+    """Networks trained from scratch: points, and behind the stroke seconds; means over seeds."""
+    found: dict[tuple[str, str, float], list[Row]] = {}
     for row in json.loads((RESULTS / "networks.json").read_text())["rows"]:
-        cells.setdefault((row["problem"], row["epsilon"]), {})[row["clip"]] = row
+        found.setdefault((row["model"], row["method"], row["epsilon"]), []).append(row)
 
-    def line(own: dict[float, Row], what: str, scale: float, digits: int) -> list[str]:
-        pairs = [(scale * own[clip][what], scale * own[clip][f"worst_{what}"]) for clip in names]
-        return [f"{mean:.{digits}f} / {worst:.{digits}f}" for mean, worst in pairs]
+    def cell(model: str, method: str, epsilon: float) -> str:
+        rows = found.get((model, method, epsilon), [])
+        if not rows:
+            return "-"
+        means = (sum(row[name] for row in rows) / len(rows) for name in ("points", "seconds"))
+        return "{:.1f} / {:.0f}".format(*means)
 
+    private = ("gradients", "values", "Opacus")
+    keys = dict.fromkeys((m, e) for m, _, e in sorted(found, key=lambda key: key[2]) if e)
     lines = [
-        [problem, f"{epsilon:g}", *line(own, "loss", 1.0, 2), *line(own, "accuracy", 100.0, 1)]
-        for (problem, epsilon), own in cells.items()
-        if len(own) == len(names)
+        [model, f"{epsilon:g}", *(cell(model, each, epsilon) for each in private)]
+        + [cell(model, "Adam", 0.0)]
+        for model, epsilon in sorted(keys)
     ]
-    of_loss, points = (
-        [f"{what}, {name}" for name in names.values()] for what in ("loss", "points")
-    )
-    return markdown(["problem", "epsilon", *of_loss, *points], lines)
+    header = ["model", "epsilon", *private[:2], "Opacus, untuned", "Adam, no privacy"]
+    return markdown(header, lines)
 
 
 def _finetune_rows() -> list[Row]:

@@ -29,7 +29,7 @@ from blindstep.optimize.learners import Choice, Learner
 from blindstep.run.calibration import calibrate_on_answers
 from blindstep.run.compiled import prepare, run_part
 from blindstep.torch.replay import Replay
-from small_networks import METHOD, PRIVACY, bits, same, transformer, tune
+from small_networks import METHOD, PRIVACY, bits, same, transformer, tune, uncompared
 
 HERE = Path(__file__).parent
 DIM, NUMBER = 12, 40
@@ -100,8 +100,7 @@ with_memory = pytest.mark.parametrize("learner", [HeavyBall(), Halfway()], ids=l
 
 def planned(method):
     """A plan that goes wherever it leads: in noise, a comparison would go back to the start."""
-    made = tuning.plan(Line(), NUMBER, PRIVACY, method)
-    return dataclasses.replace(made, comparison=None)
+    return uncompared(Line(), NUMBER, PRIVACY, method)
 
 
 def plan_of(learner):
@@ -308,7 +307,7 @@ def releases_with(first, seed, monkeypatch):
             lambda model, batch: model(batch["x"]),
             {"x": rows},
             PRIVACY,
-            method=bs.Auto(evaluations=8192),
+            method=bs.Auto(evaluations=8192, secret=False),
             batch=30,
             seed=seed,
             rehearse=False,
@@ -324,9 +323,11 @@ def test_audit_neighbours_are_as_far_apart_as_claimed_and_no_farther(monkeypatch
     against one that pulls the other way reaches at least 0.9 of what is claimed, and nothing more.
     """
     (one, result), (other, _) = (releases_with(first, 11, monkeypatch) for first in (1.0, -1.0))
-    assert len(one) == len(other) == result.plan.calibrations + result.plan.schedule.releases
+    plan = result.plan
+    first, last = plan.calibrations, plan.calibrations + plan.schedule.releases
+    assert len(one) == len(other) == last + plan.comparisons
     squares = [float(np.sum((a - b) ** 2)) for a, b in zip(one, other, strict=True)]
-    steps = math.sqrt(sum(squares[result.plan.calibrations :]))
+    steps = math.sqrt(sum(squares[first:last]))
     assert 0.9 * result.plan.terms.mu() <= steps <= result.plan.terms.mu()
     assert math.sqrt(sum(squares)) <= result.plan.mu * (1 + 1e-9)
 

@@ -17,9 +17,9 @@ from benchmarks import (
     finetune_peers,
     finetune_problems,
     networks,
+    networks_problems,
 )
 from benchmarks.finetune_problems import Task
-from benchmarks.utility_problems import split_table
 from examples import finetune_sst2
 
 import blindstep as bs
@@ -302,12 +302,21 @@ def test_every_part_of_the_benchmark_writes_its_rows_once(tmp_path, monkeypatch)
 # Small networks.
 
 
-def test_a_row_of_small_networks_has_its_worst_run(monkeypatch):
-    chance = np.random.default_rng(0)
-    features = chance.normal(size=(300, 6)).astype(np.float32)
-    split = split_table(features, (features[:, 0] > 0).astype(np.int32))
-    monkeypatch.setitem(networks.PROBLEMS, "made up", lambda: split)
-    row = networks.row("made up", 8.0, 1.0, runs=2, most=20_000)
-    assert row["accuracy"] > 0.7
-    assert row["worst_accuracy"] <= row["accuracy"]
-    assert row["worst_loss"] >= row["loss"]
+def test_a_row_of_small_networks_has_points_and_a_time(monkeypatch):
+    chance = torch.Generator().manual_seed(0)
+    x = torch.randn((300, 6), generator=chance)
+    rows = {"x": x, "y": (x[:, 0] > 0).long()}
+    digits = networks_problems.Digits(rows, rows)
+    monkeypatch.setitem(networks_problems.MODELS, "line", lambda: torch.nn.Linear(6, 2))
+    found = networks.row("line", "Adam", 0.0, 0, digits)
+    assert found["points"] > 80.0 > found["start"]
+    assert found["seconds"] > 0.0
+
+
+@pytest.mark.parametrize("name", networks_problems.MODELS)
+def test_models_of_the_benchmark_do_not_mix_records(name):
+    images = torch.rand((3, 1, 14, 14), generator=torch.Generator().manual_seed(0))
+    model = networks_problems.MODELS[name]()
+    with torch.no_grad():
+        assert model(images).shape == (3, 10)
+        torch.testing.assert_close(model(images)[1:2], model(images[1:2]))

@@ -50,7 +50,7 @@ class Problem:
         records: number of records.
         privacy: the budget of everything.
         leaves: the sizes of the arrays that the parameters are made of, in their order.
-        network: whether directions are signs, as for a model in `blindstep.torch`.
+        network: whether it is about a model in `blindstep.torch`.
         effort: tells how many evaluations of the loss are reasonable; None if nobody knows.
     """
 

@@ -21,6 +21,14 @@ step along noise only spoils what the network knew. What is left to choose:
   clips long: it is 2 sqrt(q T) / (n mu).
 - q: 16, and more once there are 160 steps.
 - calibrations: along 4 random directions in each leaf, at the distance of the steps' own probes.
+- secret batches, so small that they leave room for the most directions of all steps together.
+
+*On gradients* a step sees all of g. It goes along a running mean of gradients (`Momentum`), in which
+noise averages out, by a length that is a share of that of all parameters, 0.1 at first and falling to
+0: networks start with weights in whose lengths they compute, so that this is what learning rates such
+as Adam's come to, without their unit. A share of the loss over its slope, as for other losses, is
+too long where slopes are small at the start (an LSTM). The clip is half of a record's gradient there.
+Batches are secret, and as small as leaves noise the larger part (`batches.choose`).
 
 Everything else is as in `auto`.
 """
@@ -28,6 +36,7 @@ Everything else is as in `auto`.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from blindstep.estimate.bounds import Bounds
@@ -48,7 +57,7 @@ from blindstep.planning.batches import (
 )
 from blindstep.planning.estimates import Calibration, Gradients, StartComparison, Values
 from blindstep.planning.method import Problem
-from blindstep.planning.plan import Plan
+from blindstep.planning.plan import ADVICE, Plan
 from blindstep.private.terms import PRESENCES
 
 # How many directions of the gradient's curvature a network's curvature adds up to.
@@ -68,6 +77,8 @@ _FEW_OF = 4
 # Directions of all steps together that are worth more than having every record in each step.
 _ENOUGH = 960
 _CALIBRATION_DIRECTIONS = (4, 1)
+# Up to so many parameters gradients of single records fit into any memory.
+MOST_DIFFERENTIATED = 2**24
 # Of a run on gradients: its steps, and how long they are at first.
 _GRADIENT_STEPS, _GRADIENT_REACH = 208, 0.1
 EVALUATIONS = 2**20
@@ -178,6 +189,24 @@ def _begun(problem: Problem, most: int, leaves: tuple[int, ...], secret: bool) -
         - RELEASES * compared * (1 + CANDIDATES),
         mu * math.sqrt(1 - share - COMPARISON_SHARE),
     )
+
+
+def advised(plan: Plan, differentiable: bool | None) -> Plan:
+    """The plan with a note that says which of the two estimates would be the better one.
+
+    A gradient shows what all directions would, at the cost of a few evaluations. `differentiable` is
+    None where the loss is not known.
+    """
+    if plan.dim > MOST_DIFFERENTIATED:
+        if not plan.differentiates:
+            return plan
+        word = f"the gradient of one record has {plan.dim:,} numbers: values take less memory."
+    elif plan.differentiates or differentiable is False:
+        return plan
+    else:
+        when = "this loss has a gradient" if differentiable else "if the loss has a gradient"
+        word = f"{when}: Auto(estimate='gradient') would learn more at the same privacy."
+    return replace(plan, notes=(*plan.notes, f"{ADVICE}{word}"))
 
 
 def calibration_reach(plan: Plan) -> float:

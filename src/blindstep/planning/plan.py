@@ -29,6 +29,9 @@ from blindstep.private.schedule import Kind, Schedule
 from blindstep.private.statement import Statement, compose_statements, statement
 from blindstep.private.terms import Terms
 
+# What a note begins with that advises another plan.
+ADVICE = "Advice: "
+
 
 class PastTheMost(InvalidArgument):
     """More releases than this package numbers and accounts for; records are not what is missing."""

@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
-from blindstep.planning.plan import Plan
+from blindstep.planning.plan import ADVICE, Plan
 from blindstep.private import accounting
 from blindstep.private.statement import round_up
 
@@ -117,6 +117,9 @@ class RunProgress:
             f"{about or 'at most '}{plan.evaluations:,} evaluations of the loss; epsilon "
             f"{plan.epsilon:.4g} at delta {plan.delta:g} in all."
         )
+        for note in plan.notes:
+            if note.startswith(ADVICE):
+                self._print(note)
         self._bar.start()
 
     def __enter__(self) -> RunProgress:

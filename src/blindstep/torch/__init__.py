@@ -1,4 +1,4 @@
-"""Private tuning of any PyTorch model, from its losses alone: no gradient, and inference memory.
+"""Private tuning and training of any PyTorch model, from its losses alone or from gradients.
 
     result = blindstep.torch.minimize(model, loss, data, privacy=bs.Privacy(epsilon=2, delta=1e-5))
     result.save("tuned.blindstep")                      # kilobytes

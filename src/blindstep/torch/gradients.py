@@ -30,6 +30,15 @@ _TOGETHER = 2**22
 _ALIKE = 1e-3
 
 
+def has_gradient(weights: Weights, loss: Loss, records: Records) -> bool:
+    """Whether the loss has a gradient in the tuned parameters, as far as made-up records show."""
+    try:
+        Differentiator(weights, loss, records, 1)
+    except InvalidArgument:
+        return False
+    return True
+
+
 class Differentiator:
     """The loss of records and its gradient, at the model's weights as they are.
 

@@ -20,6 +20,7 @@ from blindstep.losses.people import People, people_of
 from blindstep.planning.auto import Auto
 from blindstep.planning.checks import check_delta, check_prospects
 from blindstep.planning.method import Method, Problem
+from blindstep.planning.networks import MOST_DIFFERENTIATED, advised
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import require_method
 from blindstep.private.statement import Privacy
@@ -28,7 +29,7 @@ from blindstep.run.planned import Call, planned, problem_of, ready
 from blindstep.run.progress import ends_in_one_line
 from blindstep.torch import rehearsal, tuned_model
 from blindstep.torch.evaluate import Loss, ModelEvaluator
-from blindstep.torch.gradients import Differentiator
+from blindstep.torch.gradients import Differentiator, has_gradient
 from blindstep.torch.group import ModelGroup
 from blindstep.torch.records import Collate, Records
 from blindstep.torch.run import run
@@ -60,13 +61,17 @@ def minimize(
     ledger: str | os.PathLike[str] | None = None,
     budget: Privacy | None = None,
 ) -> TunedModel:
-    """Tune a model privately, from values of the loss alone: no gradient, and inference memory.
+    """Tune or train a model privately: from values of the loss alone, or from gradients of records.
 
         result = blindstep.torch.minimize(model, loss, data, bs.Privacy(epsilon=2, delta=1e-5))
 
-    The model is changed in place, to the answer, when the run is done; if it is cut short, the model is
-    as it was. While it runs, everything is evaluated in evaluation mode and without gradients, and the
-    model's own weights change between steps only.
+    From values no gradient is needed, and as much memory as inference takes. A network that is trained
+    from scratch wants gradients: `method=bs.Auto(estimate="gradient")`. The call says which of the two
+    it would advise, in the plan's notes, and before anything is spent where progress is shown.
+
+    The model is changed in place, to the answer, when the run is done; if it is cut short, or nothing
+    better than the start was found, the model is as it was. While it runs, everything is evaluated in
+    evaluation mode, and the model's own weights change between steps only.
 
     With `torch.distributed` initialized, all processes make the same call with the same model and data:
     they share the evaluations, and the first one keeps the gate, its checkpoint and its ledger.
@@ -102,7 +107,7 @@ def minimize(
             before anything is evaluated.
 
     Returns:
-        The privacy statement, the plan, the history of public quantities, and `save`.
+        The privacy statement, the plan, the history of public quantities, `outcome`, and `save`.
     """
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgument(f"model is a {type(model).__name__}: give a torch.nn.Module.")
@@ -132,6 +137,8 @@ def minimize(
             group.evaluator = ModelEvaluator(weights, loss, records, even)
             if made.differentiates:
                 group.differentiator = Differentiator(weights, loss, records, even)
+            fits = made.dim <= MOST_DIFFERENTIATED and not made.differentiates
+            made = advised(made, fits and has_gradient(weights, loss, records))
             if rehearse:
                 rehearsal.rehearse_shifts(group.evaluator)
             if not group.leads:
@@ -155,7 +162,7 @@ def plan(
     """
     sizes, chosen = Weights(model).sizes, Auto() if method is None else method
     require_method(chosen)
-    return chosen.plan(Problem(sum(sizes), records, privacy, sizes, network=True))
+    return advised(chosen.plan(Problem(sum(sizes), records, privacy, sizes, network=True)), None)
 
 
 def load(model: torch.nn.Module, path: str | os.PathLike[str]) -> str:
