@@ -23,14 +23,15 @@ from blindstep.insight.report_content import noise_norms
 from blindstep.insight.report_markup import _binned, rounded, rounded_up, scientific, text
 from blindstep.private.statement import SECRECY, SEEDED
 from driver_runs import DATA, HORIZON, STEPS, cut_after, run
+from leaks import leaks, private_values
 from losses import capped_distance, capped_distance_numpy
 
 OUTSIDE = r"https?:|//|url\(|\bsrc=|@import|<link|<script|<iframe|<object|<embed|<base|xlink|srcset"
-# The arrays of a checkpoint that the report may tell about.
-PUBLIC = {"saved.norms", "key.seeded", "memory.0.position", "state.7.round", "state.8.step"}
 SECTIONS = (
     "What this means for a person",
     "The guarantee in numbers",
+    "What an attacker could gain",
+    "What was audited",
     "The learned parameters",
     "Noise against signal",
     "How stationary the answer is",
@@ -55,32 +56,6 @@ def directory(tmp_path_factory):
 @pytest.fixture(scope="module")
 def result():
     return run()
-
-
-def private_values(directory, *also):
-    """Everything secret or private in a run, as it could be written: keys, sums, records, losses."""
-    state = json.loads((directory / "checkpoint.json").read_text())["state"]
-    with np.load(directory / state) as arrays:
-        secret = {name: arrays[name] for name in arrays.files if name not in PUBLIC}
-    assert {"key.noise", "key.names", "memory.1.buffers", "known.data", *also} <= set(secret)
-    losses = [
-        capped_distance_numpy(x, z) for x in np.atleast_2d(secret["saved.means"]) for z in DATA
-    ]
-    for array in (*secret.values(), DATA, np.asarray(losses)):
-        if array.dtype.kind == "f":
-            for value in map(float, array.ravel()):
-                yield from (repr(value), f"{value:.6g}", f"{value:.5f}")
-        else:
-            yield from (str(int(word)) for word in array.ravel())
-            yield array.tobytes().hex()
-    for word in secret["key.noise"]:
-        yield from (f"{int(word):x}", f"{int(word):08x}")
-
-
-def leaks(page, values):
-    """Which values stand in the page, as whole numbers or words. Short ones say nothing."""
-    words = set(re.findall(r"[0-9a-zA-Z_.+-]+", page))
-    return {value for value in values if len(value.strip("-0.")) >= 5 and value in words}
 
 
 @pytest.mark.parametrize("name", ["whole", "half"])

@@ -15,11 +15,11 @@ from scipy.stats import norm
 
 from blindstep.errors import InvalidArgument
 from blindstep.insight import report_sections as sections
+from blindstep.insight.audit import Audit
 from blindstep.insight.certificate import Certificate
 from blindstep.insight.report_content import Content, of_result, of_run_directory
 from blindstep.insight.report_markup import (
     Html,
-    attack_curve,
     epsilon_curve,
     facts,
     figure,
@@ -32,6 +32,7 @@ from blindstep.insight.report_markup import (
     tag,
     text,
     tiles,
+    trade_off_curve,
 )
 from blindstep.ledger import data_ledger
 from blindstep.private.statement import (
@@ -77,6 +78,7 @@ def report(
     public_utility: Mapping[str, float | str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
     certificate: Certificate | None = None,
+    audit: Audit | None = None,
 ) -> Path:
     """Write a report of a run: one HTML file that loads nothing from elsewhere.
 
@@ -89,11 +91,12 @@ def report(
         public_utility: names and values that you computed *on public data*, such as an accuracy.
         ledger: a ledger, or a run directory, whose spending the report shows.
         certificate: what `certificate` measured at the answer.
+        audit: what `audit` found for the plan of this run.
 
     Returns:
         The path of the file.
     """
-    return _write(of_result(result, title, public_utility, ledger, certificate), path)
+    return _write(of_result(result, title, public_utility, ledger, certificate, audit), path)
 
 
 def report_run_directory(
@@ -232,10 +235,10 @@ def in_numbers(content: Content) -> Html:
             "epsilon.",
         ),
         figure(
-            attack_curve(privacy.mu),
+            trade_off_curve(privacy.mu),
             tag("span", css="key"),
-            "The best attack there is: how often it names a record that was used, against how often "
-            "it names that record where another one was, or none. ",
+            "The best attack there is: the smaller one of its errors, the larger the other. It names "
+            "a record that was not used (type I), or misses one that was (type II). ",
             tag("span", css="key dotted"),
             "Guessing.",
         ),
@@ -270,6 +273,8 @@ _SECTIONS = (
     header,
     in_words,
     in_numbers,
+    sections.beliefs,
+    sections.audited,
     sections.answer,
     sections.noise,
     sections.stationarity,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from blindstep.errors import InvalidArgument
@@ -25,12 +27,70 @@ from blindstep.insight.report_markup import (
 from blindstep.planning.bound import obstacle
 from blindstep.private.statement import Statement, compose_statements, round_up
 
+# How sure somebody may have been before, for the table of what they could gain.
+_BELIEFS = (0.01, 0.1, 0.5)
 # Parameters that are shown one by one.
 _ALL_OF_THEM = 64
 PAPER = (
     "Qinzi Zhang, Hoang Tran and Ashok Cutkosky. Private Zeroth-Order Nonsmooth Nonconvex "
     "Optimization. International Conference on Learning Representations (ICLR), 2024."
 )
+
+
+def beliefs(content: Content) -> Html:
+    """What an attacker could gain, for three beliefs that they may have had before."""
+    privacy = content.privacy
+    rows: list[tuple[None, tuple[object, ...]]] = []
+    for before in _BELIEFS:
+        odds = math.exp(privacy.epsilon) * before / (1 - before)
+        after = math.ceil(1000 * odds / (1 + odds)) / 1000  # never too small
+        rows.append((None, (f"{before:.0%}", f"{after:.1%}")))
+    return section(
+        "What an attacker could gain",
+        "Somebody suspects that your record was used and not another one, and then sees all of this "
+        "release. How sure could they be afterwards?",
+        table(("sure before", "sure afterwards, at most"), rows),
+        note(
+            f"By Bayes' rule with epsilon {rounded_up(privacy.epsilon)}: the odds grow at most by "
+            f"e^epsilon = {round_up(math.exp(privacy.epsilon), 3)}, except with a probability of up to "
+            f"{scientific(privacy.exceeds)} over the noise."
+        ),
+    )
+
+
+def audited(content: Content) -> Html:
+    """What an audit measured, where one was made."""
+    found, heading = content.audit, "What was audited"
+    if found is None:
+        return section(
+            heading,
+            note(
+                "No audit of this plan was given. ",
+                tag("code", "bs.audit(result.plan)"),
+                " attacks it through its own code; give its answer as audit=. The library's tests "
+                "audit every method and every mechanism.",
+            ),
+        )
+    rows = [
+        ("Claimed", f"mu = {round_up(found.claimed_mu, 4)}", "by the plan"),
+        (
+            "Measured",
+            f"mu ≥ {rounded(found.lower_bound_mu, 4)}",
+            f"with confidence {found.confidence:g}, from {found.pairs:,} trials ({found.attack})",
+        ),
+        (
+            "Expected",
+            f"mu ≥ {rounded(found.expected_lower_bound_mu, 4)}",
+            "of a correct program, with as many trials",
+        ),
+        ("Verdict", found.verdict, found.reason),
+    ]
+    return section(
+        heading,
+        "An attack with worst-case records through the real code: what it measured is a lower bound on "
+        "the true mu, so it must not be above the claim.",
+        facts(rows),
+    )
 
 
 def answer(content: Content) -> Html:
