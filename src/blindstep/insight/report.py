@@ -82,6 +82,8 @@ def report(
 ) -> Path:
     """Write a report of a run: one HTML file that loads nothing from elsewhere.
 
+        bs.report(result, "run.html", public_utility={"accuracy on public records": 0.91})
+
     It holds public quantities only: no loss, no record, no key.
 
     Args:
