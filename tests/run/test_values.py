@@ -230,3 +230,21 @@ def tells_the_whole(tuned, tmp_path):
 def test_candidates_that_cannot_be_compared_are_refused(candidates, words):
     with pytest.raises(bs.errors.InvalidArgument, match=words):
         bs.tune(loss, np.zeros(2), DATA, candidates, privacy=PRIVACY)
+
+
+def test_values_and_choices_are_about_the_neighbours_of_their_budget(tmp_path):
+    """Half the sensitivity: half the noise, at a mu that means half as much."""
+    point = np.zeros(2)
+    out = bs.Privacy(epsilon=1, delta=1e-5, neighbours="zero-out")
+    given = {"largest": 4.0, "checkpoint": tmp_path / "run", "budget": out}
+    half = bs.value(loss, point, DATA, privacy=out, **given)
+    whole = bs.value(loss, point, DATA, privacy=PRIVACY, largest=4.0)
+    assert half.std == pytest.approx(whole.std / 2, rel=1e-6)
+    assert half.privacy.neighbours == "zero-out"
+    assert half.privacy.mu == pytest.approx(whole.privacy.mu, rel=1e-6)
+    assert "left out or added" in str(half.privacy)
+    assert read_ledger(tmp_path / "run" / "ledger.jsonl").unit == "one record (zero-out)"
+    methods = [bs.Auto(evaluations=40_000)]
+    tuned = bs.tune(loss, point, DATA, methods, privacy=out)
+    assert tuned.privacy.neighbours == "zero-out"
+    assert tuned.privacy.epsilon <= 1.0
