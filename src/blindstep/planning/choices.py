@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blindstep.display import Displayed
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import CalibrationQuery
@@ -18,7 +19,7 @@ from blindstep.private.statement import Privacy
 
 
 @dataclass(frozen=True)
-class Choices:
+class Choices(Displayed):
     """Everything that somebody may choose about a run, and what can be read off a choice at once.
 
     Attributes:

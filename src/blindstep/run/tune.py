@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
+from blindstep.display import Displayed
 from blindstep.errors import InvalidArgument, answers_typos
 from blindstep.ledger import fingerprints
 from blindstep.ledger.storage import Storage, require_room
@@ -50,7 +51,7 @@ _OWN = ("method", "loss", "params")
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(Displayed):
     """What tuning gave. Everything in it is released: reading all of it costs nothing more.
 
     Attributes:

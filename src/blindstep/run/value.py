@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
+from blindstep.display import Displayed
 from blindstep.errors import answers_typos, positive
 from blindstep.estimate.calibration import FIRST, PLACES, place
 from blindstep.ledger import fingerprints
@@ -44,7 +45,7 @@ _HISTOGRAM, _CLAMPED = 0.2, 0.02
 
 
 @dataclass(frozen=True)
-class Value:
+class Value(Displayed):
     """A private mean loss.
 
     Attributes:
