@@ -88,7 +88,8 @@ class Optimizer(Uncopied):
             params: where to start: a pytree of floating-point arrays.
             data: the records, if they are here; on resuming the same. Read for their fingerprint alone.
             seed: for reproduction only: a seeded run is not private against anyone who knows or can
-                guess the seed.
+                guess the seed. Without `data` two runs under one seed have the same noise: one seed
+                for each set of answers.
             checkpoint: a directory for the run. The same call goes on after a crash where it was:
                 with every answer that a `tell` has returned from, and with the same releases bit
                 for bit. A step that may have been seen is released again from the answers it had,
