@@ -11,6 +11,10 @@ all n records in each of T steps. In t secret batches it is longer by how much a
 of its ideal, sqrt(t): by a few percent while mu of a pass is small, by sqrt(t / T) if a pass is longer
 than the run, and by more where a pass costs much. So t is what gains most for the evaluations; and
 where nobody says how many these may be, the fewest evaluations that gain nearly as much as any number.
+
+Near the answer the gradient is no longer long, and what counts is the sum of the squares of the noise
+and of what choosing m records adds to a gradient, 1 / m. Where noise is small, a choice that brings
+this down is worth evaluations that take a moment.
 """
 
 from __future__ import annotations
@@ -41,16 +45,25 @@ COMPARISON_SHARE, _COMPARISON_EVALUATIONS = 0.1, 0.1
 CANDIDATES = 2
 # It asks so few records that noise is hardly longer than with all of them.
 LITTLE, _FEWEST_COMPARED = 1.2, 512
+# How much larger than it could be the square of noise and chance may be near the answer, if as many
+# evaluations as take a moment can help it.
+_NEAR, _MOMENT = 1.5, 2**23
 
 
 @dataclass(frozen=True)
 class Batches:
-    """A choice: records in a step, directions, how much longer noise is than with all records."""
+    """A choice: records in a step, directions, how much longer noise is than with all records.
+
+    Attributes:
+        gain: of a step far from the answer.
+        error: the square of noise and chance near it.
+    """
 
     batch: int
     directions: int
     longer: float
     gain: float
+    error: float
 
 
 def choices(
@@ -97,6 +110,7 @@ def choose(
     evaluations: int,
     wanted: int | None,
     short: bool,
+    moment: int = _MOMENT,
 ) -> Batches | None:
     """The batches and directions with the largest gain for the evaluations; None if none fit.
 
@@ -110,6 +124,7 @@ def choose(
         evaluations: the most that all steps may take together.
         wanted: q, if somebody has said; else at most d.
         short: whether fewer evaluations will do, if they gain nearly as much.
+        moment: so many evaluations take a moment.
     """
     tried: list[Batches] = []
     for batch, more in [(records, 1.0), *choices(records, steps, mu, privacy)]:
@@ -117,15 +132,21 @@ def choose(
         if fit < (wanted or 1):
             continue
         q = wanted or min(dim, fit)
-        share, chosen = q / dim, batch < records
-        varied = 1 + share * (more * noise) ** 2 + chosen * SAMPLING / batch
-        tried.append(Batches(batch, q, more, share / varied))
+        share, chance = q / dim, (batch < records) / batch
+        square = (more * noise) ** 2
+        gain = share / (1 + share * square + SAMPLING * chance)
+        tried.append(Batches(batch, q, more, gain, square + chance))
     if not tried:
         return None
     best = max(tried, key=lambda each: each.gain)
     if short:
         enough = [each for each in tried if each.gain >= _NEARLY * best.gain]
         best = min(enough, key=lambda each: each.batch * each.directions)
+        moment = [each for each in enough if 2 * steps * each.batch * each.directions <= moment]
+        least = min((each.error for each in moment), default=best.error)
+        near = [each for each in moment if each.error <= _NEAR * least]
+        if near and best.error > _NEAR * least:
+            best = min(near, key=lambda each: each.batch * each.directions)
     return best
 
 
