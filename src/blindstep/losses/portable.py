@@ -48,6 +48,21 @@ class PersonLoss:
 
 
 @dataclass(frozen=True)
+class SeededLoss:
+    """For a Python function of parameters, a record and a seed: the record's own number, a whole one.
+
+    Of many records at once it gets an array of seeds.
+    """
+
+    loss: Callable[[Any, Any, Any], Any]
+
+    def __call__(self, params: Any, numbered: tuple[Any, Any]) -> Any:
+        """The loss at the draws of the record."""
+        record, seed = numbered
+        return self.loss(params, record, np.asarray(seed).astype(np.int64).tolist())
+
+
+@dataclass(frozen=True)
 class VectorizedPersonLoss:
     """For a function of many parameters and rows at once: one call for each slot, of all people."""
 

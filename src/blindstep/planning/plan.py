@@ -101,10 +101,14 @@ class Plan(Choices):
         Along q directions of d, drawn anew for each step, a gradient shows q / d of what noise there
         is; and what it shows along one direction varies by sqrt((1 - q/d) / d) of its own length.
         """
+        noise = self.release_std_mean
+        if self.natural_units and self.first_batch < self.records:
+            # A record's slopes are about 1 long: what choosing the records by chance adds.
+            noise = math.hypot(noise, 1.0 / math.sqrt(self.dim * self.first_batch))
         if self.differentiates or self.sharing != "block":
-            return self.release_std_mean, 0.0
+            return noise, 0.0
         shown = self.directions / self.dim
-        return self.release_std_mean * math.sqrt(shown), (1.0 - shown) / self.dim
+        return noise * math.sqrt(shown), (1.0 - shown) / self.dim
 
     @property
     def chosen_learner(self) -> Learner:
@@ -211,7 +215,7 @@ class Plan(Choices):
 
     @property
     def sensitivity(self) -> float:
-        """How far replacing one record moves the most sensitive increment of a block."""
+        """How far a record moves the most sensitive increment of a block, as `Terms.sensitivities`."""
         return float(np.max(self.terms.sensitivities()))
 
     @cached_property
