@@ -83,6 +83,8 @@ def report(
 ) -> Path:
     """Write a report of a run: one HTML file that loads nothing from elsewhere.
 
+        bs.report(result, "run.html", public_utility={"accuracy on public records": 0.91})
+
     It holds public quantities only: no record, no key, and of losses the noisy means that a run
     released.
 

@@ -47,6 +47,11 @@ from blindstep.run.result import Result, result_of
 class Optimizer(Uncopied):
     """A private run whose loss is evaluated by the caller.
 
+        plan = bs.plan(bs.Questions(), dim=3, records=1000, privacy=bs.Privacy(epsilon=1))
+        with bs.Optimizer(plan, np.zeros(3)) as optimizer:
+            query = optimizer.ask()  # query.points[i] is for record query.record[i]
+            optimizer.tell(query, [loss(*each) for each in zip(query.points, data[query.record])])
+
     Threads may share it: calls take turns. (Between `done` and `ask` another thread may finish the
     run; `ask` then raises HorizonExceeded.)
 
