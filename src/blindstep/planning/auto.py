@@ -64,6 +64,8 @@ _FEW = 144
 _FEWEST_DIRECTIONS = 8
 _FEW_CALIBRATION_DIRECTIONS = (16, 4, 1)
 EVALUATIONS = 2**24
+# How many more records it takes because looks and comparison have a part of the budget.
+_BESIDE = 1.2
 # Calibrations ask so few records that noise is hardly longer than with all of them. Only where
 # evaluations are short it may be longer, and where it is quiet for each of d x d products.
 _LONGER, _QUIET = 2.5, 0.05
@@ -118,6 +120,12 @@ class Auto(Method):
             given = (self.passes, self.directions, self.learner, self.secret)
             return plan_network(problem, self.name, most, *given)
         return self._plan(problem, self.most(problem) or EVALUATIONS)
+
+    def enough(self, problem: Problem) -> int:
+        """From about how many records on no step drowns in noise; with half of them some do."""
+        steps = min(round(_STEPS * max(1.0, math.sqrt(problem.dim / _FEW))), _MOST_STEPS)
+        drowned = 2.0 * math.sqrt(steps * problem.dim) / _DROWNED
+        return math.ceil(_BESIDE * drowned / problem.privacy.mu)
 
     def most(self, problem: Problem) -> int | None:
         """The most evaluations of the loss, if anybody has said."""

@@ -110,7 +110,7 @@ def choose(
     evaluations: int,
     wanted: int | None,
     short: bool,
-    moment: int = _MOMENT,
+    brief: int = _MOMENT,
 ) -> Batches | None:
     """The batches and directions with the largest gain for the evaluations; None if none fit.
 
@@ -124,7 +124,7 @@ def choose(
         evaluations: the most that all steps may take together.
         wanted: q, if somebody has said; else at most d.
         short: whether fewer evaluations will do, if they gain nearly as much.
-        moment: so many evaluations take a moment.
+        brief: so many evaluations take a moment.
     """
     tried: list[Batches] = []
     for batch, more in [(records, 1.0), *choices(records, steps, mu, privacy)]:
@@ -142,7 +142,7 @@ def choose(
     if short:
         enough = [each for each in tried if each.gain >= _NEARLY * best.gain]
         best = min(enough, key=lambda each: each.batch * each.directions)
-        moment = [each for each in enough if 2 * steps * each.batch * each.directions <= moment]
+        moment = [each for each in enough if 2 * steps * each.batch * each.directions <= brief]
         least = min((each.error for each in moment), default=best.error)
         near = [each for each in moment if each.error <= _NEAR * least]
         if near and best.error > _NEAR * least:

@@ -140,8 +140,9 @@ def plan_gradients(
     steps, left = _GRADIENT_STEPS, int(begun.left / (COST / 2))
     noise = PRESENCES[privacy.neighbours] * math.sqrt(steps * dim) / (records * begun.mu) * _CLIP
     given = (records, steps, 1, noise, begun.mu, privacy)
-    choice = {"evaluations": left, "wanted": 1, "short": True, "moment": 0}
-    made = choose(*given, **choice) if secret else None
+    made = None
+    if secret:
+        made = choose(*given, evaluations=left, wanted=1, short=True, brief=0)
     batch = records if made is None else made.batch
     if made is None:  # all records in fewer steps, or some of them in as few as learn anything
         steps = max(min(steps, left // (2 * records)), 1)
