@@ -9,6 +9,7 @@ import pytest
 from blindstep.errors import InvalidArgument
 from blindstep.planning.auto import Auto
 from blindstep.planning.method import Problem
+from blindstep.planning.networks import advised
 from blindstep.planning.plan import Plan
 from blindstep.private.statement import Privacy
 
@@ -33,12 +34,34 @@ def test_a_plan_keeps_to_its_evaluations_and_its_budget(dim, records, evaluation
     assert Plan.from_json(made.to_json()) == made
 
 
-def test_with_room_every_record_is_in_every_step_on_one_side():
-    made = planned()
+def test_with_room_every_record_is_in_every_public_step_on_one_side():
+    made = planned(secret=False)
     assert made.sides == 1
     assert made.takes_all
     assert made.evaluations > 0.9 * 2_000_000
     assert planned(dim=40).sides == 2
+
+
+def test_secret_batches_leave_room_for_many_more_directions():
+    secret, public = planned(), planned(secret=False)
+    assert secret.secret
+    assert not public.secret
+    every = [made.directions * made.schedule.releases for made in (secret, public)]
+    assert every[0] > 5 * every[1]
+    assert secret.evaluations <= 2_000_000
+
+
+@pytest.mark.parametrize("records", [100, 5000, 300_000])
+def test_a_plan_of_gradients_keeps_to_its_budget_and_says_nothing_is_better(records):
+    made = planned(dim=1000, records=records, estimate="gradient")
+    assert made.differentiates
+    assert made.network
+    assert made.evaluations <= 2_000_000
+    assert made.mu <= PRIVACY.mu
+    assert Plan.from_json(made.to_json()) == made
+    assert advised(made, True) is made
+    values = advised(planned(dim=1000, records=records), True)
+    assert "estimate='gradient'" in values.notes[-1]
 
 
 def test_noise_is_never_longer_than_the_clip():
@@ -49,15 +72,17 @@ def test_noise_is_never_longer_than_the_clip():
 
 
 def test_steps_grow_as_the_square_root_of_directions_and_parameters():
-    reach = {q: planned(directions=q).reach for q in (2, 8)}
+    reach = {q: planned(directions=q, secret=False).reach for q in (2, 8)}
     # Up to a few dozen directions, of which the curvature is made.
-    assert 1.7 < reach[8] / reach[2] < 2.0
-    large, small = planned(directions=8).reach, planned(directions=8, dim=1_000_000).reach
+    assert 1.6 < reach[8] / reach[2] < 2.0
+    large, small = (
+        planned(directions=8, dim=dim, secret=False).reach for dim in (100_000_000, 1_000_000)
+    )
     assert large / small == pytest.approx(10.0, rel=1e-3)
 
 
 def test_steps_are_shorter_where_noise_is_most_of_them():
-    reach = [planned(records=records).reach for records in (20_000, 1024, 30)]
+    reach = [planned(records=records, secret=False).reach for records in (20_000, 1024, 30)]
     assert reach[0] > reach[1] > 3.0 * reach[2]
 
 

@@ -99,7 +99,8 @@ def plan_network(
     """
     dim, records, leaves = problem.dim, problem.records, problem.leaves or (problem.dim,)
     begun = _begun(problem, evaluations or EVALUATIONS, leaves, secret)
-    q, steps, batch, sides, longer = _sizes(problem, begun.left, begun.mu, directions, secret)
+    made = _sizes(problem, begun.left, begun.mu, directions, secret)
+    q, steps, batch, sides, longer, secret = made
     if passes is not None:
         steps = max(1, min(steps, passes * (records // batch)))
     horizon = max(1, steps // natural.ROUNDS)
@@ -164,7 +165,7 @@ def plan_gradients(
         reach=_GRADIENT_REACH * math.sqrt(_GRADIENT_STEPS / (rounds * horizon)),
         learner=learner or Momentum(),
         comparison=begun.comparison,
-        secret=secret and 2 * min(batch, begun.comparison.batch) <= records,
+        secret=made is not None and 2 * min(batch, begun.comparison.batch) <= records,
     )
 
 
@@ -227,6 +228,7 @@ class _Sizes(NamedTuple):
     batch: int
     sides: int
     longer: float
+    secret: bool  # few evaluations for many records take public batches
 
 
 def _sizes(
@@ -244,21 +246,25 @@ def _sizes(
     most = wanted or (dim if sides == 2 else dim // _FEW_OF)
 
     def room(batch: int, longer: float) -> float:
-        return min(evaluations / (sides * batch), quiet / longer**2, most * _MOST_STEPS)
+        # Secret batches of a power of two: records are not always a multiple of that.
+        each = batch + (batch < records)
+        return min(evaluations / (sides * each), quiet / longer**2, most * _MOST_STEPS)
 
     def gain(each: tuple[int, float]) -> float:
         return room(*each) / (1.0 + (each[0] < records) * SAMPLING / each[0])
 
     batch, longer = max(some_or_all(problem, _MOST_STEPS, mu, secret, _LONGER), key=gain)
     together = room(batch, longer)
-    if together < min(_ENOUGH, quiet) and batch == records:
+    short = together < min(_ENOUGH, quiet)
+    if short:
         together = min(_ENOUGH, quiet)
         batch = max(1, min(records, int(evaluations // (sides * together))))
     q = wanted or min(most, max(_DIRECTIONS, round(together / _MOST_STEPS)))
     if not wanted and together < q * _FEWEST_STEPS:
         q = max(3 - sides, int(together // _FEWEST_STEPS))
     # More steps along as many directions as there are show nothing new.
-    return _Sizes(q, max(1, min(int(together // q), _MOST_STEPS)), batch, sides, longer)
+    steps = max(1, min(int(together // q), _MOST_STEPS))
+    return _Sizes(q, steps, batch, sides, longer, secret and not short)
 
 
 def _calibration_query(
