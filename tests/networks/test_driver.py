@@ -303,7 +303,9 @@ def test_fewer_answers_than_records_are_refused():
     begun = jnp.zeros((made.calibrations, made.calibration_query.size))
     session = Session(made.calibration_terms, {}, begun, Storage(None, None, None), dict, seed=1)
     release = calibrate_on_answers(
-        session, made, lambda *_: np.zeros((47, made.calibration_query.evaluations))
+        session,
+        made.calibration_query,
+        lambda *_: np.zeros((47, made.calibration_query.evaluations)),
     )
     with pytest.raises(InvalidArgument, match="47 answers for a batch of 48"):
         release(None, 1.0)
