@@ -69,6 +69,8 @@ class Plan:
         comparison: how the run compares what it found with its start; None if it does not.
         secret: whether nobody outside knows which records answer in which step: the same privacy with
             less noise, where a step does not take all records.
+        windows: whether whoever comes answers in a step, and `first_batch` are expected: a study of
+            `blindstep.serve`. Who took part is then as private as what they said.
         learner: what turns releases into moves; None: the theorem's step where there is one, else an
             adaptive one.
     """
@@ -97,6 +99,7 @@ class Plan:
     learner: Learner | None = None
     comparison: StartComparison | None = None
     secret: bool = False
+    windows: bool = False
 
     def __post_init__(self) -> None:
         checks.check(self)
@@ -143,7 +146,8 @@ class Plan:
         """Who answers when."""
         batches = (self.first_batch, self.diff_batch, self.period)
         try:
-            made = Schedule(self.records, *batches, self.rounds * (self.horizon // self.period))
+            blocks = self.rounds * (self.horizon // self.period)
+            made = Schedule(self.records, *batches, blocks, windows=self.windows)
             return secret_schedule(made, self.steps_mu, self.privacy) if self.secret else made
         except InvalidArgument as error:
             if self.first_batch + self.diff_batch * (self.period - 1) > self.records:
@@ -223,7 +227,7 @@ class Plan:
             return secret_noise(self.schedule, self.size, self.clips[0], mu, neighbours)
         return bound.noise_level(
             *(self.mechanism, self.first_batch, self.diff_batch, self.period, self.passes),
-            *(self.size, *self.clips, mu, self.by_corollary, neighbours),
+            *(self.size, *self.clips, mu, self.by_corollary, neighbours, self.windows),
         )
 
     @property
