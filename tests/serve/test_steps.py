@@ -21,7 +21,7 @@ from serving import SECRETS, Bench, made_again, released, shares
 
 @pytest.mark.parametrize("people", [6, 11, 1])
 def test_a_step_is_the_mean_of_whoever_came_by_the_planned_number_and_noise(bench, people):
-    """The same in NumPy, for 6 people as planned, for 11 and for 1: always a sixth of what they add up to."""
+    """The same in NumPy, for 6 people as planned, for 11 and for 1: a sixth of what they add up to."""
     study, number = bench.create()
     design, state = bench.studies.design(number), None
     for release in range(3):

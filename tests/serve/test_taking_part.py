@@ -54,11 +54,12 @@ def told_to_others(client, arrivals, votes):
     said += [ask(person) for person in others]
     said.append(client.get(f"/v1/studies/{study}", headers=headers).json()["people_per_step"])
     end_window(client, study, 1)
-    late = wait_for(client, study, lambda: ask("eve"), lambda found: found["status"] == "asked")
+    look = lambda: client.get(f"/v1/studies/{study}", headers=headers).json()  # noqa: E731
+    wait_for(look, lambda state: state["steps_released"] == 1)
+    late = ask("eve")
     # Parameters are released by now, under noise; everything else is the same.
     said += [{**each, "parameters": None} for each in (late, *map(ask, others))]
-    state = client.get(f"/v1/studies/{study}", headers=headers).json()
-    return [*said, state["steps_released"], state["privacy"]]
+    return [*said, look()["steps_released"], look()["privacy"]]
 
 
 def end_window(client, study, step):
@@ -66,7 +67,7 @@ def end_window(client, study, step):
     assert client.post(path, json={"step": step}).status_code == 200
 
 
-def wait_for(client, study, look, good):
+def wait_for(look, good):
     until = time.monotonic() + 60
     while not good(found := look()):
         assert time.monotonic() < until
@@ -141,7 +142,7 @@ class Audit:
         self.visit(study, worlds[not came])
         end_window(self.client, study, step + 1)
         look = lambda: found.row(study)["release"]  # noqa: E731
-        wait_for(self.client, study, look, lambda release: release > step)
+        wait_for(look, lambda release: release > step)
         after = found.snapshot(made.number, step + 1)[0]
         y = released(made, found.history(made.number)[step], after)
         tables = [self.table(study, world) for world in worlds]
