@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; a test holds it against
     from blindstep.estimate.bounds import Bounds as Bounds
     from blindstep.insight.audit import audit as audit
     from blindstep.insight.certificate import certificate as certificate
+    from blindstep.insight.hand_over import hand_over as hand_over
     from blindstep.insight.report import report as report
     from blindstep.losses.data_frames import encode as encode
     from blindstep.losses.engines import Host as Host
@@ -53,6 +54,7 @@ _HOMES = {
     "certificate": "insight.certificate",
     "encode": "losses.data_frames",
     "errors": "errors",
+    "hand_over": "insight.hand_over",
     "minimize": "run.minimize",
     "plan": "planning.planner",
     "report": "insight.report",

@@ -145,6 +145,10 @@ class LossFailed(BlindstepError):
     """The loss raised inside the compiled program. The steps it was computing are not released."""
 
 
+class FolderChanged(BlindstepError):
+    """A folder that was handed over is not as it was listed or signed."""
+
+
 class StorageError(BlindstepError):
     """A ledger or a checkpoint that cannot be used as it stands."""
 

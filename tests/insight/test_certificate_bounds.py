@@ -87,7 +87,8 @@ def test_noise_is_covered_for_the_worst_combination():
 
 
 def prepared(dim=3, records=1000, mu=1.0, bounds=None):
-    return private.prepare(dim, records, 0.1, bounds or bs.Bounds(lipschitz=1.0), mu, 1e-3)
+    privacy = bs.Privacy(mu=mu)
+    return private.prepare(dim, records, 0.1, bounds or bs.Bounds(lipschitz=1.0), privacy, 1e-3)
 
 
 def test_private_noise_spends_what_was_asked():

@@ -11,24 +11,27 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 from typer.testing import CliRunner
 
 import blindstep as bs
 from blindstep.cli import app
 from blindstep.insight import report_content as content
+from blindstep.insight.certificate import Certificate
 from blindstep.insight.report import report_run_directory
 from blindstep.insight.report_content import noise_norms
 from blindstep.insight.report_markup import _binned, rounded, rounded_up, scientific, text
 from blindstep.private.statement import SECRECY, SEEDED
 from driver_runs import DATA, HORIZON, STEPS, cut_after, run
+from leaks import leaks, private_values
 from losses import capped_distance, capped_distance_numpy
 
 OUTSIDE = r"https?:|//|url\(|\bsrc=|@import|<link|<script|<iframe|<object|<embed|<base|xlink|srcset"
-# The arrays of a checkpoint that the report may tell about.
-PUBLIC = {"saved.norms", "key.seeded", "memory.0.position", "state.7.round", "state.8.step"}
 SECTIONS = (
     "What this means for a person",
     "The guarantee in numbers",
+    "What an attacker could gain",
+    "What was audited",
     "The learned parameters",
     "Noise against signal",
     "How stationary the answer is",
@@ -53,32 +56,6 @@ def directory(tmp_path_factory):
 @pytest.fixture(scope="module")
 def result():
     return run()
-
-
-def private_values(directory, *also):
-    """Everything secret or private in a run, as it could be written: keys, sums, records, losses."""
-    state = json.loads((directory / "checkpoint.json").read_text())["state"]
-    with np.load(directory / state) as arrays:
-        secret = {name: arrays[name] for name in arrays.files if name not in PUBLIC}
-    assert {"key.noise", "key.names", "memory.1.buffers", "known.data", *also} <= set(secret)
-    losses = [
-        capped_distance_numpy(x, z) for x in np.atleast_2d(secret["saved.means"]) for z in DATA
-    ]
-    for array in (*secret.values(), DATA, np.asarray(losses)):
-        if array.dtype.kind == "f":
-            for value in map(float, array.ravel()):
-                yield from (repr(value), f"{value:.6g}", f"{value:.5f}")
-        else:
-            yield from (str(int(word)) for word in array.ravel())
-            yield array.tobytes().hex()
-    for word in secret["key.noise"]:
-        yield from (f"{int(word):x}", f"{int(word):08x}")
-
-
-def leaks(page, values):
-    """Which values stand in the page, as whole numbers or words. Short ones say nothing."""
-    words = set(re.findall(r"[0-9a-zA-Z_.+-]+", page))
-    return {value for value in values if len(value.strip("-0.")) >= 5 and value in words}
 
 
 @pytest.mark.parametrize("name", ["whole", "half"])
@@ -332,3 +309,35 @@ def test_its_head_counts_looks_too_and_says_what_was_seen(tmp_path, estimate, se
     answers = sum(map(int, releases))
     assert re.search(rf">{answers}<[^>]*>(?:<[^>]*>)*times a record answers, at most", page)
     assert f"noisy steps, from {seen} of the loss alone" in page
+
+
+def test_secret_batches_and_neighbours_are_named_in_statement_and_page(result, tmp_path):
+    out = replace(result.privacy, neighbours="zero-out", secrecy=1e-8)
+    page = bs.report(replace(result, privacy=out), tmp_path / "out.html").read_text()
+    for words in (
+        "whether your record was used, or left out",
+        "which also says in which steps a record was read",
+        "left out or added (zero-out neighbours",
+        "Batches are secret: this holds against anyone who does not see when a record is read",
+    ):
+        assert words in page
+    usual = bs.report(result, tmp_path / "usual.html").read_text()
+    assert "yours or another one in its place" in usual
+    for words in ("zero-out", "Batches are secret", "in which steps a record was read"):
+        assert words not in usual
+    # A guess is right with half of 1 and the profile at epsilon 0: Phi(mu / 2) and what secrecy adds.
+    guess = r"right at most ([0-9.]+)% of the time"
+    large = replace(result.privacy, secrecy=1e-3, delta=5e-3)
+    page = bs.report(replace(result, privacy=large), tmp_path / "large.html").read_text()
+    said = re.search(guess, page)
+    chance = norm.cdf(large.mu / 2)
+    assert float(said[1]) / 100 == pytest.approx(chance + 1e-3 * (1 - chance), abs=1e-3)
+    assert float(said[1]) / 100 >= chance + 1e-3 * (1 - chance)
+
+
+def test_a_certificate_about_other_neighbours_is_not_added_to_the_run(result, tmp_path):
+    other = replace(result.privacy, neighbours="zero-out")
+    made = Certificate(1.0, 0.99, 0.5, 0.9, 0.1, 6, "values", len(DATA), other, ())
+    page = bs.report(result, tmp_path / "a.html", certificate=made).read_text()
+    assert "It is not added to the run" in page
+    assert "run and certificate together" not in page

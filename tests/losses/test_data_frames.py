@@ -6,6 +6,7 @@ import pytest
 
 import blindstep as bs
 from blindstep.losses.data_frames import arrays_of
+from blindstep.run.planned import of_compiled
 from driver_runs import DATA, SHORT, run, same
 from losses import capped_distance, capped_distance_numpy
 
@@ -65,6 +66,41 @@ def test_arrays_stay_as_they_are_and_frames_may_be_parts_of_data(tmp_path):
     assert found["disk"] is on_disk
     for frame in found["frames"]:
         assert np.array_equal(np.stack([frame["x"], frame["y"]], 1), DATA)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool", "float32", "Int64", "boolean"])
+def test_one_missing_cell_changes_no_dtype_of_a_frame(dtype):
+    """pandas makes floats, or objects, of whole numbers and truth values where one cell is missing."""
+    whole = pd.DataFrame({"x": pd.Series([1, 0, 1, 1], dtype=dtype)})
+    missing = pd.DataFrame({"x": whole["x"].astype(object).where([False, True, True, True])})
+    missing = missing.convert_dtypes() if dtype[0] in "Ib" else missing.astype(float)
+    there, gone = arrays_of(whole)["x"], arrays_of(missing)["x"]
+    assert there.dtype == gone.dtype == np.float64
+    assert there.tolist() == [1, 0, 1, 1]
+    assert np.array_equal(gone, [np.nan, 0, 1, 1], equal_nan=True)
+    listed = [{"x": cells, "a": [0] * 4} for cells in ([1, 0, 1, 1], [None, 0, 1, 1], [True] * 4)]
+    encoded = [bs.encode(each, scales={"a": (0, 1)})["x"] for each in listed]
+    assert {each.dtype for each in encoded} == {np.dtype(np.float64)}
+
+
+def test_no_plan_depends_on_whether_a_cell_is_missing():
+    """What a run costs is counted alike for whole numbers and for the floats that gaps make of them."""
+    names = [f"x{k}" for k in range(180)]
+    whole = pd.DataFrame({name: np.arange(20) for name in names})
+    missing = whole.astype(float)
+    missing.loc[0] = np.nan
+
+    def loss(params, record):
+        return sum(params[k] * record[name] for k, name in enumerate(names))
+
+    as_arrays = [{name: frame[name].to_numpy() for name in frame} for frame in (whole, missing)]
+    kinds = (arrays_of(whole), arrays_of(missing), *as_arrays)
+    assert len({of_compiled(loss, np.zeros(180), data) for data in kinds}) == 1
+
+    def by_label(params, record):
+        return params[record["x0"]]
+
+    of_compiled(by_label, np.zeros(180), as_arrays[0])  # needs whole numbers: counted with them
 
 
 def test_text_columns_reach_a_host_loss_as_text(tmp_path):

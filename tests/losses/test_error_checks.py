@@ -10,6 +10,8 @@ from jax.experimental import checkify, io_callback
 import blindstep as bs
 from blindstep.losses import error_checks
 from blindstep.losses.error_checks import voiding
+from blindstep.losses.pytrees import check_loss
+from blindstep.losses.rehearsal import check_gradient
 
 RECORDS = np.linspace(-1.0, 1.0, 8)
 BAD = 5
@@ -155,3 +157,77 @@ def test_a_loss_that_would_speak_is_refused_before_it_runs(loss, capfd):
     with pytest.raises(bs.errors.InvalidArgument, match="would pass by the noise"):
         minimized(loss, RECORDS)
     assert capfd.readouterr().out == ""
+
+
+@jax.custom_batching.custom_vmap
+def first(z):
+    return z
+
+
+@first.def_vmap
+def _(size, batched, z):
+    return jnp.broadcast_to(z[:1], z.shape), batched[0]
+
+
+def called(how):
+    def loss(p, z):
+        shape = jax.ShapeDtypeStruct((), z.dtype)
+        whole = jax.pure_callback(lambda z: z * 0 + z.ravel()[0], shape, z, vmap_method=how)
+        return plain(p, whole).sum()
+
+    return loss
+
+
+def drawing(p, z):
+    key = jax.random.key((1e3 * z).astype(int), impl="rbg")
+    return plain(p, z).sum() + jax.random.normal(key, dtype=p.dtype)
+
+
+def words_drawn(p, z):
+    key = jnp.full(4, (1e3 * z).astype(jnp.uint32))
+    return plain(p, z).sum() + jax.lax.rng_bit_generator(key, ())[1]
+
+
+def nested(p, z):
+    halves = lambda z: jax.lax.cond(z > 0, first, lambda z: z, z)  # noqa: E731
+    return plain(p, jax.jit(jax.checkpoint(halves))(z)).sum()
+
+
+@jax.custom_vjp
+def backwards(z):
+    return z
+
+
+backwards.defvjp(lambda z: (z, None), lambda _, slope: (first(slope),))
+MIXING = {
+    "a rule for batches": lambda p, z: plain(p, first(z)).sum(),
+    "a nested rule": nested,
+    "a batch called back": called("broadcast_all"),
+    "another way of it": called("expand_dims"),
+    "the first key": drawing,
+    "the first words": words_drawn,
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_a_loss_in_which_one_record_speaks_for_all_is_refused(name):
+    loss, start, privacy = MIXING[name], np.zeros(1), bs.Privacy(epsilon=1, delta=1e-5)
+    with pytest.raises(bs.errors.InvalidArgument, match="decide what all others count"):
+        minimized(loss, RECORDS)
+    with pytest.raises(bs.errors.InvalidArgument, match="decide what all others count"):
+        bs.value(loss, start, RECORDS, privacy)
+    # Why: the first record changes what the others count.
+    replaced = np.where(np.arange(8) == 0, 3.0, RECORDS)
+    others, moved = (jax.vmap(loss, (None, 0))(start, each)[1:] for each in (RECORDS, replaced))
+    assert np.any(np.asarray(others) != np.asarray(moved))
+
+
+def test_such_a_rule_in_the_gradient_alone_is_refused_too():
+    loss = lambda p, z: backwards(p[0]) * z  # noqa: E731
+    with pytest.raises(bs.errors.InvalidArgument, match="decide what all others count"):
+        check_gradient(loss, np.zeros(1), RECORDS)
+
+
+@pytest.mark.parametrize("how", ["sequential", None])
+def test_calls_for_one_record_each_may_stay(how):
+    check_loss(called(how), np.zeros(1), RECORDS)

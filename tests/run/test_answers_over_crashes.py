@@ -53,6 +53,15 @@ def whole():
     return finish(begin())
 
 
+def test_no_file_of_a_finished_run_holds_answers(place):
+    """Nor the checkpoint before the last one; a run that goes on keeps those of its last step there."""
+    finish(begin(place))
+    kept = [np.load(path) for path in place.rglob("*.npz")]
+    assert len(kept) == 2
+    assert [arrays["saved.answers"].size for arrays in kept] == [0, 0]
+    assert same(finish(begin(place)), finish(begin()))
+
+
 def test_every_tell_is_on_the_disk_when_it_returns(place, whole):
     chance = np.random.default_rng(3)
     opt = begin(place)

@@ -1,11 +1,13 @@
 """Private values, and choices that are paid for."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import blindstep as bs
 from blindstep.ledger.ledger import read_ledger
+from blindstep.ledger.session import Session
 from blindstep.private import accounting
 
 DATA = np.random.default_rng(0).normal(size=(4000, 2)) + np.array([3.0, 0.0])
@@ -62,6 +64,122 @@ def test_a_plain_python_loss_has_values_too():
     assert found.mean == pytest.approx(3.0, abs=6 * found.std + 0.3)
 
 
+OTHERS = {
+    "largest": (loss, {"largest": 4.0}),
+    "another loss": (lambda p, z: 2 * loss(p, z), {}),
+}
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_value_is_not_resumed_with_another_bound_or_loss(name, crashed, tmp_path, monkeypatch):
+    other, changed = OTHERS[name]
+    call = {"privacy": PRIVACY, "checkpoint": tmp_path / "run"}
+    if crashed:
+        with monkeypatch.context() as patched:
+            patched.setattr(Session, "_begin", stopping(Session._begin, at=2))
+            with pytest.raises(KeyboardInterrupt):
+                bs.value(loss, np.zeros(2), DATA, **call)
+    else:
+        bs.value(loss, np.zeros(2), DATA, **call)
+    before = read_ledger(tmp_path / "run" / "ledger.jsonl").spent()
+    with pytest.raises(bs.errors.CheckpointMismatch):
+        bs.value(other, np.zeros(2), DATA, **call, **changed)
+    assert read_ledger(tmp_path / "run" / "ledger.jsonl").spent() == before
+    found = bs.value(loss, np.zeros(2), DATA, **call)
+    spent = read_ledger(tmp_path / "run" / "ledger.jsonl").spent()
+    assert spent == pytest.approx(found.privacy.mu, rel=1e-9)
+
+
+def stopping(begin, at):
+    """`begin`, but for its call number `at`, which a crash prevents."""
+    calls = []
+
+    def once(*args):
+        calls.append(None)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return begin(*args)
+
+    return once
+
+
+def test_nor_with_another_python_function(tmp_path):
+    call = {"privacy": PRIVACY, "checkpoint": tmp_path / "run", "largest": 8.0}
+    first = bs.value(lambda p, z: float(abs(p[0] - z[0])), np.zeros(1), DATA[:99], **call)
+    again = bs.value(lambda p, z: float(abs(p[0] - z[0])), np.zeros(1), DATA[:99], **call)
+    assert again == first
+    with pytest.raises(bs.errors.CheckpointMismatch, match="another loss"):
+        bs.value(lambda p, z: float(abs(p[0] + z[0])), np.zeros(1), DATA[:99], **call)
+    bounded = {**call, "largest": None}
+    with pytest.raises(bs.errors.CheckpointMismatch, match="another largest"):
+        bs.value(lambda p, z: float(abs(p[0] - z[0])), np.zeros(1), DATA[:99], **bounded)
+
+
+@pytest.mark.parametrize("largest", [None, 8.0])
+def test_an_epsilon_that_cannot_be_stated_is_refused_before_anything_is_released(
+    largest, tmp_path, monkeypatch
+):
+    huge = bs.Privacy(epsilon=200, delta=1e-5)
+    monkeypatch.setattr(Session, "charge", lambda *_: pytest.fail("something was charged"))
+    with pytest.raises(bs.errors.InvalidArgument, match="too large to be stated"):
+        bs.value(loss, np.zeros(2), DATA, huge, largest=largest)
+    with pytest.raises(bs.errors.InvalidArgument, match="too large to be stated"):
+        bs.tune(loss, np.zeros(2), DATA, [bs.Auto()], bs.Privacy(epsilon=90, delta=1e-5))
+
+
+def test_a_value_is_about_the_neighbours_of_its_budget():
+    one, other = (
+        bs.value(loss, np.zeros(2), DATA, bs.Privacy(mu=0.5, neighbours=each), largest=8.0)
+        for each in ("replace", "zero-out")
+    )
+    assert other.privacy.neighbours == "zero-out"
+    assert other.privacy.mu == pytest.approx(one.privacy.mu, rel=1e-6)
+    assert other.std == pytest.approx(one.std / 2, rel=1e-3)
+
+
+def raising(p, z):
+    def call(number):
+        if number > 3.0:
+            raise ValueError("secret")
+        return number
+
+    value = jax.ShapeDtypeStruct((), z.dtype)
+    return jax.pure_callback(call, value, z[0], vmap_method="sequential") + 0 * p[0]
+
+
+def test_a_callback_that_raises_says_nothing_in_a_value_or_a_choice(capfd, caplog):
+    with pytest.raises(bs.errors.LossFailed) as of_value:
+        bs.value(raising, np.zeros(2), DATA, PRIVACY, largest=8.0)
+    method = bs.Auto(evaluations=2**16)
+    with pytest.raises(bs.errors.LossFailed) as of_choice:
+        bs.tune(loss, np.zeros(2), DATA, [method], PRIVACY, score=raising)
+    for failure in (of_value.value, of_choice.value):
+        assert failure.__context__ is None
+        assert "secret" not in f"{failure}{capfd.readouterr()}{caplog.text}"
+
+
+def test_losses_that_overflow_warn_of_nothing(recwarn, capfd):
+    """Also where they are divided by a small bound."""
+    data = np.where(np.arange(300) == 7, 1e308, 1.0)[:, None]
+    for each in (lambda p, z: z[0] + 0 * p[0], lambda p, z: float(z[0] * 10 / 10)):
+        bs.value(each, np.zeros(1), data, PRIVACY, largest=1e-3)
+    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []
+    assert "warn" not in str(capfd.readouterr()).lower()
+
+
+@pytest.mark.parametrize("largest", [None, 8.0])
+def test_no_file_of_a_finished_value_holds_losses_without_noise(largest, tmp_path):
+    """Of any generation of its checkpoints, nor of the histogram's."""
+    run = tmp_path / "run"
+    bs.value(loss, np.zeros(2), DATA, PRIVACY, largest=largest, checkpoint=run)
+    kept = [np.load(path) for path in run.rglob("*.npz")]
+    assert kept
+    for arrays in kept:
+        assert not [name for name in arrays if name.startswith("saved")]
+        assert max(arrays[name].size for name in arrays) < len(DATA)
+
+
 def test_tuning_costs_one_budget_and_finds_the_better_start(tmp_path):
     method = bs.Auto(evaluations=2**18)
     candidates = [{"params": np.array([1e7, -1e7]), "method": method}, method]
@@ -92,3 +210,21 @@ def test_tuning_costs_one_budget_and_finds_the_better_start(tmp_path):
 def test_candidates_that_cannot_be_compared_are_refused(candidates, words):
     with pytest.raises(bs.errors.InvalidArgument, match=words):
         bs.tune(loss, np.zeros(2), DATA, candidates, privacy=PRIVACY)
+
+
+def test_values_and_choices_are_about_the_neighbours_of_their_budget(tmp_path):
+    """Half the sensitivity: half the noise, at a mu that means half as much."""
+    point = np.zeros(2)
+    out = bs.Privacy(epsilon=1, delta=1e-5, neighbours="zero-out")
+    given = {"largest": 4.0, "checkpoint": tmp_path / "run", "budget": out}
+    half = bs.value(loss, point, DATA, privacy=out, **given)
+    whole = bs.value(loss, point, DATA, privacy=PRIVACY, largest=4.0)
+    assert half.std == pytest.approx(whole.std / 2, rel=1e-6)
+    assert half.privacy.neighbours == "zero-out"
+    assert half.privacy.mu == pytest.approx(whole.privacy.mu, rel=1e-6)
+    assert "left out or added" in str(half.privacy)
+    assert read_ledger(tmp_path / "run" / "ledger.jsonl").unit == "one record (zero-out)"
+    methods = [bs.Auto(evaluations=40_000)]
+    tuned = bs.tune(loss, point, DATA, methods, privacy=out)
+    assert tuned.privacy.neighbours == "zero-out"
+    assert tuned.privacy.epsilon <= 1.0

@@ -1,4 +1,4 @@
-"""The command line: privacy, plan, train, audit, report, demo, serve and ledger, each with `--json`."""
+"""The command line: a function for each command, each with `--json`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ COMMANDS = {
     "report": (
         "plans",
         "Write a self-contained HTML report of a run: privacy, noise, plan, ledger; nothing secret.",
+    ),
+    "hand-over": (
+        "hand_over",
+        "Write a folder about a finished run to give away, or check one; nothing secret.",
     ),
     "demo": (
         "demo",
@@ -101,7 +105,7 @@ class _Commands(TyperGroup):
 
 def load(name: str) -> Any:
     """The command of this name, imported and ready to run."""
-    found = getattr(import_module(f"blindstep.cli.{COMMANDS[name][0]}"), name)
+    found = getattr(import_module(f"blindstep.cli.{COMMANDS[name][0]}"), name.replace("-", "_"))
     if isinstance(found, typer.Typer):
         return typer.main.get_group(found)
     alone = typer.Typer(add_completion=False)

@@ -300,7 +300,7 @@ def _show_cost(given: ProblemFile, plan: Plan, storage: Storage, rows: int, as_j
         rehearse_compiled(given.loss, given.params, given.data, differentiated=differentiated)
         seconds = _seconds_of_one(given)
     _check_place(storage)
-    require_room(storage, plan.mu)
+    require_room(storage, plan.mu, secrecy=plan.secrecy)
     account = account_at(storage)
     spent = account.spent()
     total = accounting.compose([spent, plan.mu])

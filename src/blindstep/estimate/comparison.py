@@ -3,9 +3,8 @@
 A record evaluates the loss f at the start x_0 and at k candidates x_j, and hands its differences
 f(x_j) - f(x_0) to the gate, in one of two forms:
 
-- at first, to find how large they are: a 1 around the place of log2 |f(x_j) - f(x_0)|, in one histogram
-  where it is a rise and in another where it is a fall;
-- then the differences themselves, each clamped by a limit that was read from the histograms: a fall
+- at first, to find how large they are: a 1 around the place of log2 |f(x_j) - f(x_0)| in a histogram;
+- then the differences themselves, each clamped by a limit that was read from the histogram: a fall
   counts up to the limit, a rise up to three times it. Few large rises among many small falls are what
   a mean of clamped differences would hide; so what is not known counts for the start.
 
@@ -27,8 +26,12 @@ from blindstep.estimate.calibration import FIRST, PLACES, place
 
 # The first release shows histograms, the others the differences.
 RELEASES = 3
-# A place of a histogram holds records if it holds more than so many standard deviations of its noise.
-_SURE = 4.0
+# Most differences are around the three neighbouring places that hold most, if that is so many standard
+# deviations of the noise on one; larger ones are where another place holds so many.
+_SURE, _SURE_OF_MORE = 4.0, 3.5
+# In noise alone, a place far from where differences are expected is likely to be noise: it must hold
+# this much more for each place on the way, which is a factor of 2.
+_FARFETCHED = 0.2
 # A difference counts from -1 to so many limits; the middle and half the width of that.
 _RISE = 3.0
 _MIDDLE, _HALF = (_RISE - 1.0) / 2.0, (_RISE + 1.0) / 2.0
@@ -50,7 +53,7 @@ class ComparisonQuery(eqx.Module):
     @property
     def size(self) -> int:
         """Length of a record's vector."""
-        return self.candidates * (2 * PLACES + 1)
+        return self.candidates * (PLACES + 1)
 
     @property
     def clip(self) -> float:
@@ -75,9 +78,7 @@ class ComparisonQuery(eqx.Module):
         start, there = jnp.isfinite(values[..., :1]), jnp.isfinite(values[..., 1:])
         gained = jnp.where(start, jnp.inf, jnp.where(there, -jnp.inf, 0.0))
         difference = jnp.where(start & there, difference, gained)
-        rises = place(jnp.where(difference > 0, difference, 0.0))
-        falls = place(jnp.where(difference < 0, -difference, 0.0))
-        histograms = jnp.concatenate([rises, falls], axis=-1)
+        histograms = place(jnp.abs(difference))
         histograms = histograms.reshape(*histograms.shape[:-2], -1)
         known = limits > 0
         shown = jnp.clip(difference / jnp.where(known, limits, 1.0), -1.0, _RISE)
@@ -88,24 +89,43 @@ class ComparisonQuery(eqx.Module):
         )
 
     def limits(
-        self, release: Float[np.ndarray, " size"], noise: float, doubted: bool = False
+        self,
+        release: Float[np.ndarray, " size"],
+        noise: float,
+        expected: Float[np.ndarray, " candidates"],
+        doubted: bool = False,
     ) -> Float[np.ndarray, " candidates"]:
         """The largest difference that a number of records have, from a release of histograms.
 
-        `noise` is the standard deviation on each coordinate. 0 where nothing stands out of the noise.
-        With a gain that is `doubted` limits are wider: noise may hide the larger differences.
+        `noise` is the standard deviation on each coordinate, and `expected` about how large differences
+        should be. 0 where nothing stands out of the noise. With a gain that is `doubted` limits are
+        wider: noise may hide the larger differences.
         """
-        histograms = np.asarray(release[: self.candidates * 2 * PLACES])
-        holds = histograms.reshape(self.candidates, 2, PLACES) > _SURE * noise
-        places = np.arange(PLACES)
-        highest = np.max(np.where(np.any(holds, axis=1), places, -1), axis=-1)
-        # A place is shared by sizes up to twice its own.
+        histograms = np.asarray(release[: self.candidates * PLACES])
         wider = _WIDER if doubted else 1.0
-        return np.where(highest >= 0, wider * 2.0 ** (highest + 1.0 + FIRST), 0.0)
+        highest = [
+            _highest(one, noise, math.log2(size) - FIRST)
+            for one, size in zip(histograms.reshape(-1, PLACES), expected, strict=True)
+        ]
+        return np.array([0.0 if at is None else wider * 2.0 ** (at + FIRST) for at in highest])
 
     def differences(self, release: Float[np.ndarray, " size"]) -> Float[np.ndarray, " candidates"]:
         """The mean clamped differences in a release of them, as shares of the limits."""
         return _MIDDLE + _HALF * np.asarray(release[-self.candidates :])
+
+
+def _highest(counts: Float[np.ndarray, " places"], noise: float, expected: float) -> int | None:
+    """The highest place that holds records beyond the noise; None if none does."""
+    places = np.arange(PLACES)
+    around = np.convolve(counts, np.ones(3), "same")
+    around -= _FARFETCHED * noise * np.abs(places - expected)
+    middle = int(np.argmax(around))
+    if around[middle] <= _SURE * noise:
+        return None
+    beside = slice(max(0, middle - 1), middle + 2)
+    fullest = int(places[beside][np.argmax(counts[beside])])
+    needed = noise * (_SURE_OF_MORE + _FARFETCHED * (places - fullest))
+    return int(max(np.flatnonzero((counts > needed) & (places > fullest)), default=fullest))
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,9 @@ class Payer:
         path = os.path.abspath(self.ledger)
         if os.path.isdir(path):
             path = os.path.join(path, LEDGER)
-        budget = None if self.budget is None else self.budget.mu
-        return Ledger.open(path, cohort=cohort_of(path) or os.path.basename(path), budget=budget)
+        return Ledger.open(
+            path, cohort=cohort_of(path) or os.path.basename(path), budget=self.budget
+        )
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def measure(
     dim, records = centre.size, evaluator.records
     check_delta(payer.privacy, records)
     check_delta(payer.budget, records, "budget")
-    estimator, terms, error = prepare(dim, records, smoothing, bounds, payer.privacy.mu, failure)
+    estimator, terms, error = prepare(dim, records, smoothing, bounds, payer.privacy, failure)
     keys = fresh_keys(seed)
     random = np.random.default_rng(np.asarray(jax.random.key_data(keys.public)))
     spread = search.gaussian_combination(1.0, float(terms.noise_std), dim, _RELEASES, failure / 2.0)
@@ -147,7 +148,7 @@ def measure(
 
 
 def prepare(
-    dim: int, records: int, smoothing: float, bounds: Bounds, mu: float, failure: float
+    dim: int, records: int, smoothing: float, bounds: Bounds, privacy: Privacy, failure: float
 ) -> tuple[ValueEstimator, Terms, float]:
     """How gradients are estimated, on which terms they are released, and how far off they are.
 
@@ -180,7 +181,7 @@ def prepare(
         second_moment = min(second_moment, moments.grad * slope**2)
         bias = 0.0 if longest <= bound else slope * clip_bias(moments, bound / slope)
     schedule = Schedule(records, records, 1, 1, _RELEASES)
-    terms = calibrated(schedule, Independent(1), dim, bound, bound, mu)
+    terms = calibrated(schedule, Independent(1), dim, bound, bound, privacy.mu, privacy.neighbours)
     # On a coordinate: a sum is rounded by half a step of the lattice, the noise is a step off a
     # Gaussian's, and a record's clipped vector a unit off.
     step = float(terms.noise_std) / STD
@@ -202,15 +203,13 @@ def _identity(
     plan = {"certificate": centre.tolist(), "radius": radius, "releases": _RELEASES}
     plan |= {"smoothing": estimator.smoothing, "noise_std": float(terms.noise_std)}
     plan["bounds"] = {k: v for k, v in asdict(estimator.bounds).items() if v != math.inf}
-    return RunIdentity(
+    return RunIdentity.of(
+        terms,
         run=f"certificate-{os.urandom(6).hex()}",
         plan=files.fingerprint(plan),
         # A certificate is never resumed, so nobody needs to recognise its data.
         data=os.urandom(32).hex(),
         noise_key=noise_key,
-        mu_per_pass=terms.mu_per_pass(),
-        steps_per_pass=1,
-        passes=_RELEASES,
         delta=delta,
     )
 

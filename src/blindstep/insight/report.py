@@ -15,11 +15,11 @@ from scipy.stats import norm
 
 from blindstep.errors import InvalidArgument
 from blindstep.insight import report_sections as sections
+from blindstep.insight.audit import Audit
 from blindstep.insight.certificate import Certificate
 from blindstep.insight.report_content import Content, of_result, of_run_directory
 from blindstep.insight.report_markup import (
     Html,
-    attack_curve,
     epsilon_curve,
     facts,
     figure,
@@ -32,6 +32,7 @@ from blindstep.insight.report_markup import (
     tag,
     text,
     tiles,
+    trade_off_curve,
 )
 from blindstep.ledger import data_ledger
 from blindstep.private.statement import (
@@ -39,11 +40,14 @@ from blindstep.private.statement import (
     RECORD,
     SECRECY,
     SEEDED,
+    Statement,
     delta_sentence,
     gaussian_sentence,
     round_up,
+    secrecy_sentence,
     unit_sentence,
 )
+from blindstep.private.terms import REPLACE
 from blindstep.run.result import Reportable
 
 _PAGE = """<!doctype html>
@@ -74,6 +78,7 @@ def report(
     public_utility: Mapping[str, float | str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
     certificate: Certificate | None = None,
+    audit: Audit | None = None,
 ) -> Path:
     """Write a report of a run: one HTML file that loads nothing from elsewhere.
 
@@ -86,11 +91,12 @@ def report(
         public_utility: names and values that you computed *on public data*, such as an accuracy.
         ledger: a ledger, or a run directory, whose spending the report shows.
         certificate: what `certificate` measured at the answer.
+        audit: what `audit` found for the plan of this run.
 
     Returns:
         The path of the file.
     """
-    return _write(of_result(result, title, public_utility, ledger, certificate), path)
+    return _write(of_result(result, title, public_utility, ledger, certificate, audit), path)
 
 
 def report_run_directory(
@@ -166,7 +172,7 @@ def header(content: Content) -> Html:
         tiles(
             [
                 (f"ε = {rounded_up(privacy.epsilon)}", f"at δ = {scientific(privacy.delta)}"),
-                (_best_guess(privacy.mu), f"best guess about any {one}; 50% is chance"),
+                (_best_guess(privacy), f"best guess about any {one}; 50% is chance"),
                 (f"{plan.records:,}", f"{many} protected, each on its own"),
                 (
                     f"{sum(terms.schedule.passes for terms in plan.all_terms):,}",
@@ -179,14 +185,21 @@ def header(content: Content) -> Html:
 
 def in_words(content: Content) -> Html:
     """The privacy statement for readers who have never heard of differential privacy."""
-    guess, people = _best_guess(content.privacy.mu), content.privacy.unit.startswith(PERSON)
+    privacy = content.privacy
+    guess, people = _best_guess(privacy), privacy.unit.startswith(PERSON)
+    asked = "which of two records was used, yours or another one in its place"
+    if privacy.neighbours != REPLACE:
+        asked = "whether your record was used, or left out"
+    lacked = "the key of the noise"
+    if privacy.secrecy:
+        lacked += ", which also says in which steps a record was read"
     several = "If several records are yours, they are protected less than one is."
     return section(
         "What this means for a person in the data",
         paragraph(
-            "Imagine somebody who wants to know which of two records was used, yours or another one "
-            "in its place. They hold everything that this run released and every other record; all "
-            "they lack is the key of the noise. Tossing a coin, they are right half of the time. ",
+            f"Imagine somebody who wants to know {asked}. They hold everything that this run released "
+            f"and every other record; all they lack is {lacked}. Tossing a coin, they are right half "
+            "of the time. ",
             tag("b", f"Having studied all of it, they are right at most {guess} of the time."),
         ),
         paragraph(
@@ -222,10 +235,10 @@ def in_numbers(content: Content) -> Html:
             "epsilon.",
         ),
         figure(
-            attack_curve(privacy.mu),
+            trade_off_curve(privacy.mu),
             tag("span", css="key"),
-            "The best attack there is: how often it names a record that was used, against how often "
-            "it names that record where another one was. ",
+            "The best attack there is: the smaller one of its errors, the larger the other. It names "
+            "a record that was not used (type I), or misses one that was (type II). ",
             tag("span", css="key dotted"),
             "Guessing.",
         ),
@@ -241,20 +254,27 @@ def in_numbers(content: Content) -> Html:
         paragraph("Released: ", privacy.released, "."),
         paragraph("Arithmetic: ", privacy.arithmetic, "."),
         SECRECY,
+        *([secrecy_sentence(privacy.secrecy)] if privacy.secrecy else []),
         "Enforced on every record, whatever the loss returns:",
         listed(privacy.enforced),
     )
 
 
-def _best_guess(mu: float) -> str:
-    """The largest chance of a right guess between two equally likely neighbours: Phi(mu / 2)."""
-    return f"{float(round_up(float(norm.cdf(mu / 2)), 3)):.1%}"
+def _best_guess(privacy: Statement) -> str:
+    """The largest chance of a right guess between two equally likely neighbours.
+
+    Phi(mu / 2), and what secret batches add: half the sum of 1 and the profile at epsilon 0.
+    """
+    right = float(norm.cdf(privacy.mu / 2))
+    return f"{float(round_up(right + privacy.secrecy * (1.0 - right), 3)):.1%}"
 
 
 _SECTIONS = (
     header,
     in_words,
     in_numbers,
+    sections.beliefs,
+    sections.audited,
     sections.answer,
     sections.noise,
     sections.stationarity,

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from blindstep.errors import InvalidArgument
+from blindstep.insight.audit import Audit
 from blindstep.insight.certificate import Certificate
 from blindstep.insight.tables import read_spending, spending_numbers
 from blindstep.ledger import data_ledger, fingerprints, storage
@@ -47,6 +48,7 @@ class Content:
     run: str | None = None  # this run's name in that ledger
     params: Mapping[str, np.ndarray] | None = None  # the answer by its parts; None: it is not here
     certificate: Certificate | None = None
+    audit: Audit | None = None
     public_utility: Mapping[str, float | str] = field(default_factory=dict)
     made: date = field(default_factory=lambda: datetime.now(UTC).date())
 
@@ -78,8 +80,9 @@ def of_result(
     public_utility: Mapping[str, float | str] | None,
     ledger: str | os.PathLike[str] | None,
     certificate: Certificate | None,
+    audit: Audit | None = None,
 ) -> Content:
-    """What a result says, with the spending of a ledger and a certificate if they are given."""
+    """What a result says, with a ledger's spending, a certificate and an audit if they are given."""
     norms = result.history.gradient_norm.ravel()
     return Content(
         title=title,
@@ -92,6 +95,7 @@ def of_result(
         source="the result of the run",
         spending=_spending(ledger, result.plan.delta),
         certificate=certificate,
+        audit=audit,
         public_utility=dict(public_utility or {}),
     )
 

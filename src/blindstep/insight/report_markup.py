@@ -162,20 +162,22 @@ def epsilon_curve(mu: float, delta: float, slack: float, secrecy: float) -> str:
     return _svg(figure, "epsilon-delta", "Epsilon falls as delta grows")
 
 
-def attack_curve(mu: float) -> str:
-    """The best that anyone can do to tell two records apart: hits against false alarms."""
-    alarms = np.linspace(0, 1, 101)
-    hits = norm.cdf(norm.ppf(alarms) + mu)
-    figure, axes = _blank("false alarms", "hits")
-    axes.plot([0, 1], [0, 1], color=_INK, linewidth=1, linestyle=(0, (2, 3)))
-    axes.fill_between(alarms, alarms, hits, color=_ACCENT, alpha=0.13, linewidth=0)
-    axes.plot(alarms, hits, color=_ACCENT, linewidth=2)
+def trade_off_curve(mu: float) -> str:
+    """The best that anyone can do to tell two records apart: type II error against type I error."""
+    false_alarms = np.linspace(0, 1, 101)
+    missed = norm.cdf(norm.ppf(1 - false_alarms) - mu)
+    figure, axes = _blank("type I error", "type II error")
+    axes.plot([0, 1], [1, 0], color=_INK, linewidth=1, linestyle=(0, (2, 3)))
+    axes.fill_between(
+        false_alarms, missed, 1 - false_alarms, color=_ACCENT, alpha=0.13, linewidth=0
+    )
+    axes.plot(false_alarms, missed, color=_ACCENT, linewidth=2)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks([0, 0.5, 1], ["0", "50%", "100%"])
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.01)
-    said = "Hits against false alarms of the best attack, just above guessing"
-    return _svg(figure, "attack", said)
+    said = "Type II error against type I error of the best attack, just below guessing"
+    return _svg(figure, "trade-off", said)
 
 
 def noise_against_signal(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from blindstep.errors import InvalidArgument
 from blindstep.insight.report_content import Content, noise_norms
 from blindstep.insight.report_markup import (
     Html,
@@ -22,15 +25,72 @@ from blindstep.insight.report_markup import (
     tag,
 )
 from blindstep.planning.bound import obstacle
-from blindstep.private import accounting
-from blindstep.private.statement import round_up
+from blindstep.private.statement import Statement, compose_statements, round_up
 
+# How sure somebody may have been before, for the table of what they could gain.
+_BELIEFS = (0.01, 0.1, 0.5)
 # Parameters that are shown one by one.
 _ALL_OF_THEM = 64
 PAPER = (
     "Qinzi Zhang, Hoang Tran and Ashok Cutkosky. Private Zeroth-Order Nonsmooth Nonconvex "
     "Optimization. International Conference on Learning Representations (ICLR), 2024."
 )
+
+
+def beliefs(content: Content) -> Html:
+    """What an attacker could gain, for three beliefs that they may have had before."""
+    privacy = content.privacy
+    rows: list[tuple[None, tuple[object, ...]]] = []
+    for before in _BELIEFS:
+        odds = math.exp(privacy.epsilon) * before / (1 - before)
+        after = math.ceil(1000 * odds / (1 + odds)) / 1000  # never too small
+        rows.append((None, (f"{before:.0%}", f"{after:.1%}")))
+    return section(
+        "What an attacker could gain",
+        "Somebody suspects that your record was used and not another one, and then sees all of this "
+        "release. How sure could they be afterwards?",
+        table(("sure before", "sure afterwards, at most"), rows),
+        note(
+            f"By Bayes' rule with epsilon {rounded_up(privacy.epsilon)}: the odds grow at most by "
+            f"e^epsilon = {round_up(math.exp(privacy.epsilon), 3)}, except with a probability of up to "
+            f"{scientific(privacy.exceeds)} over the noise."
+        ),
+    )
+
+
+def audited(content: Content) -> Html:
+    """What an audit measured, where one was made."""
+    found, heading = content.audit, "What was audited"
+    if found is None:
+        return section(
+            heading,
+            note(
+                "No audit of this plan was given. ",
+                tag("code", "bs.audit(result.plan)"),
+                " attacks it through its own code; give its answer as audit=. The library's tests "
+                "audit every method and every mechanism.",
+            ),
+        )
+    rows = [
+        ("Claimed", f"mu = {round_up(found.claimed_mu, 4)}", "by the plan"),
+        (
+            "Measured",
+            f"mu ≥ {rounded(found.lower_bound_mu, 4)}",
+            f"with confidence {found.confidence:g}, from {found.pairs:,} trials ({found.attack})",
+        ),
+        (
+            "Expected",
+            f"mu ≥ {rounded(found.expected_lower_bound_mu, 4)}",
+            "of a correct program, with as many trials",
+        ),
+        ("Verdict", found.verdict, found.reason),
+    ]
+    return section(
+        heading,
+        "An attack with worst-case records through the real code: what it measured is a lower bound on "
+        "the true mu, so it must not be above the claim.",
+        facts(rows),
+    )
 
 
 def answer(content: Content) -> Html:
@@ -142,19 +202,11 @@ def stationarity(content: Content) -> Html:
         rows.append(("Measured", f"≤ {rounded_up(made.norm_bound, 4)}", how))
         after.extend(note(f"Assumes that {each}.") for each in made.assumes)
         if made.privacy is not None:
-            both = accounting.compose([content.privacy.mu, made.privacy.mu])
-            parts = (content.privacy, made.privacy)
-            slack, secrecy = (
-                sum(getattr(each, of) for each in parts) for of in ("slack", "secrecy")
-            )
-            epsilon = accounting.epsilon(both, content.privacy.delta, slack, secrecy)
             after.append(
                 paragraph(
                     "The certificate read private records and cost epsilon "
                     f"{rounded_up(made.privacy.epsilon)} of its own (mu = "
-                    f"{round_up(made.privacy.mu, 4)}). On the same records, run and certificate "
-                    f"together are {round_up(both, 4)}-Gaussian differentially private: epsilon "
-                    f"{rounded_up(epsilon)} at delta = {scientific(content.privacy.delta)}."
+                    f"{round_up(made.privacy.mu, 4)}). {_together(content.privacy, made.privacy)}"
                 )
             )
     return section(
@@ -196,6 +248,19 @@ def plan(content: Content) -> Html:
         "The plan, and what binds",
         listed(content.plan.notes) if content.plan.notes else "",
         facts(content.plan.rows()),
+    )
+
+
+def _together(run: Statement, certificate: Statement) -> str:
+    """What a run and a certificate cost together, if they are about the same unit."""
+    try:
+        both = compose_statements([run, certificate])
+    except InvalidArgument as error:
+        return f"It is not added to the run's: {error}"
+    return (
+        f"On the same records, run and certificate together are {round_up(both.mu, 4)}-Gaussian "
+        f"differentially private: epsilon {rounded_up(both.epsilon)} at delta = "
+        f"{scientific(both.delta)}."
     )
 
 

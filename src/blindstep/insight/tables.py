@@ -94,13 +94,16 @@ def spending_numbers(account: Account, delta: float | None = None) -> dict[str, 
                 "steps_begun": run.next_step,
                 "steps_replayed": sum(attempt.replayed for attempt in run.attempts),
                 "attempts": len(run.attempts),
+                "neighbours": run.identity.neighbours,
                 "mu": account.spent(name),
+                "secrecy": account.secrecy(name),
                 "epsilon": account.epsilon(run.identity.delta, name),
                 "delta": run.identity.delta,
             }
             for name, run in runs.items()
         ],
         "mu": account.spent(),
+        "secrecy": account.secrecy(),
         "epsilon": account.epsilon(delta),
         "budget_mu": account.budget,
         "budget_epsilon": None if account.budget is None else _epsilon(account.budget, delta),
@@ -120,7 +123,7 @@ def spending_table(account: Account, delta: float | None = None) -> Table:
     title = Text(f"Spent on the people of {str(account.cohort)[:40]}", style="table.title")
     caption = Text(
         "A run's epsilon is at the run's own delta; total, budget and remaining are at delta "
-        f"{numbers['delta']:g}. All are for {changed}."
+        f"{numbers['delta']:g}. All are for {changed}.{_beside(numbers['secrecy'])}"
     )
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column("run", style="bold", overflow="fold")
@@ -137,6 +140,12 @@ def spending_table(account: Account, delta: float | None = None) -> Table:
         amounts = (numbers[prefix + "mu"], numbers[prefix + "epsilon"], numbers["delta"])
         table.add_row(name, "", "", "", *map(_number, amounts))
     return table
+
+
+def _beside(secrecy: float) -> str:
+    if not secrecy:
+        return ""
+    return f" Secret batches cost {round_up(secrecy, 2)} of delta, which is in these epsilons."
 
 
 def _epsilon(mu: float, delta: float) -> float:

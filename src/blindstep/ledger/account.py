@@ -8,7 +8,8 @@ its steps follow (`private.terms`). Everything composes on the same people:
 
 which is true of mus about the same *unit* and the same *neighbours*. A record and a person with several
 rows are not the same, nor are a record that is replaced and one that is left out, so a ledger holds
-runs about one of them. Secret batches cost a secrecy beside mu; secrecies add up.
+runs about one of them. Secret batches cost a secrecy beside mu; secrecies add up, and what they add up
+to is taken off delta: of a budget in epsilon and delta, less mu is then left (`Account.limit`).
 
 An *attempt* is a run under one noise key. A run needs one. A second attempt (the key was lost in a
 crash) charges the passes that it touches again, wherever it goes on: a step's contribution is then in
@@ -25,9 +26,11 @@ from blindstep import errors
 from blindstep.errors import InvalidArgument, finite, positive, probability
 from blindstep.private import accounting
 from blindstep.private.accounting import RECORD
-from blindstep.private.terms import PRESENCES, REPLACE
+from blindstep.private.statement import Privacy
+from blindstep.private.terms import PRESENCES, REPLACE, Terms
 
-# 4 added secrecy_per_pass and neighbours, without which a run has public batches and "replace".
+# 4 added secrecy_per_pass and neighbours, without which a run has public batches and "replace"; and
+# what a budget in mu was made from, without which it is about mu alone.
 SCHEMA, _SCHEMAS = 4, (3, 4)
 _ADDED = {"neighbours", "secrecy_per_pass"}
 # A run planned to spend a whole budget in several passes meets it only up to rounding.
@@ -49,6 +52,18 @@ class RunIdentity:
     unit: str = RECORD  # what its mu is about (`Statement.unit`); parentheses explain it
     neighbours: str = REPLACE  # which change of a unit (`Terms.neighbours`)
     secrecy_per_pass: float = 0.0  # what a pass of secret batches costs beside its mu
+
+    @classmethod
+    def of(cls, terms: Terms, **names: Any) -> RunIdentity:
+        """The run with these terms; `names` are the other fields."""
+        return cls(
+            mu_per_pass=terms.mu_per_pass(),
+            steps_per_pass=terms.schedule.releases_per_pass,
+            passes=terms.schedule.passes,
+            neighbours=terms.neighbours,
+            secrecy_per_pass=terms.secrecy_per_pass(),
+            **names,
+        )
 
     def __post_init__(self) -> None:
         for name in ("run", "plan", "data", "noise_key", "unit"):
@@ -138,6 +153,7 @@ class Account:
     cohort: str | None = None  # what the ledger calls its people; None before the first entry
     id: str = ""  # the ledger's own random number, in hexadecimal; "" before the first entry
     budget: float | None = None  # the largest mu that all runs together may spend; None: no limit
+    made_from: Privacy | None = None  # the budget itself; None where its mu alone is known
     runs: dict[str, RunAccount] = field(default_factory=dict)  # by name
 
     def spent(self, run: str | None = None) -> float:
@@ -168,18 +184,35 @@ class Account:
         """What all its mus are about; None before the first run."""
         return next((run.identity.protects for run in self.runs.values()), None)
 
-    def remaining(self) -> float:
-        """The largest mu that may still be charged; infinity without a budget."""
+    def limit(self, secrecy: float = 0.0) -> float:
+        """The largest mu that all runs may spend, if secret batches cost so much more secrecy.
+
+        Of a budget in epsilon and delta, what secrecies add up to is taken off delta. A budget in mu is
+        about mu, and its delta only says how much secrecy may come beside it: a quarter, above which
+        no epsilon is quoted at that delta. Infinity without a budget.
+
+        Guarantee: what spends at most this mu and that secrecy meets the budget.
+        """
+        secrecy, made = secrecy + self.secrecy(), self.made_from
         if self.budget is None:
             return math.inf
-        spent = self.spent()
-        return math.sqrt(max(0.0, (self.budget - spent) * (self.budget + spent)))
+        if made is None or not secrecy:
+            return self.budget
+        if secrecy > made.delta / 4:
+            return 0.0
+        if not made.spends_delta:
+            return self.budget
+        return min(self.budget, accounting.mu_for_epsilon(made.epsilon, made.delta - secrecy))
 
-    def would_exceed(self, mu: float) -> bool:
-        """Whether `mu` more, for a pass or a whole run, breaks the budget by over 1e-12 of it."""
-        if self.budget is None:
-            return False
-        return accounting.compose([self.spent(), finite("mu", mu)]) > self.budget * (1 + ROUNDING)
+    def remaining(self) -> float:
+        """The largest mu that may still be charged; infinity without a budget."""
+        spent, limit = self.spent(), self.limit()
+        return math.sqrt(max(0.0, (limit - spent) * (limit + spent)))
+
+    def would_exceed(self, mu: float, secrecy: float = 0.0) -> bool:
+        """Whether this much more, for a pass or a whole run, breaks the budget by over 1e-12 of it."""
+        more = accounting.compose([self.spent(), finite("mu", mu)])
+        return more > self.limit(secrecy) * (1 + ROUNDING)
 
     def apply(self, entry: dict[str, Any]) -> None:
         """Take an entry into account. One that makes no sense here is a ValueError or KeyError."""
@@ -195,6 +228,7 @@ class Account:
             self.id, self.cohort = _text(entry, "id"), _text(entry, "cohort")
         elif kind == "budget":
             self.budget = positive("budget", entry["mu"])
+            self.made_from = _budget(entry)
         elif kind == "run":
             names = RunIdentity.__annotations__.keys() - (_ADDED - entry.keys())
             identity = RunIdentity(**{name: entry[name] for name in names})
@@ -232,6 +266,17 @@ class Account:
             attempt.answers[first] = answers
         attempt.replayed += len(again)
         attempt.start, attempt.stop = begun.start, max(attempt.stop, after)
+
+
+def _budget(entry: dict[str, Any]) -> Privacy | None:
+    """The budget of an entry, if it says what its mu was made from."""
+    if "neighbours" not in entry:
+        return None
+    given = {"mu": entry["mu"]} if entry["epsilon"] is None else {"epsilon": entry["epsilon"]}
+    made = Privacy(**given, delta=entry["delta"], neighbours=entry["neighbours"])
+    if not math.isclose(made.mu, entry["mu"], rel_tol=1e-6):  # another machine may round otherwise
+        raise ValueError("its mu is not that of its epsilon and delta")
+    return made
 
 
 def _text(entry: dict[str, Any], name: str) -> str:

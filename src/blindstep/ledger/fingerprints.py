@@ -27,9 +27,10 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from types import CodeType
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -170,6 +171,30 @@ def of_questions(cohort: str | None, params: PyTree, data: PyTree = None) -> Fin
     start = of_data(jax.tree.map(np.asarray, params))
     records = files.fingerprint(cohort) if data is None else of_data(data)
     return Fingerprints(records, start, "", of_environment())
+
+
+def of_values(
+    judged: Sequence[tuple[Callable[..., Any], PyTree, PyTree]], data: PyTree
+) -> Fingerprints:
+    """All fingerprints of values of these losses, each at its own parameters and on its own data.
+
+    A loss that JAX cannot trace is known by its code; one without code (a callable object) is not.
+    """
+    known = of_questions(None, [params for _, params, _ in judged], data)
+    names = []
+    for loss, params, own in judged:
+        try:
+            names.append(of_loss(loss, params, own))
+        except Exception:  # whatever a loss does that was never meant for JAX's tracers
+            names.append(repr(_code(getattr(loss, "__code__", None))))
+    return replace(known, loss=files.fingerprint(names))
+
+
+def _code(code: Any) -> Any:
+    """What a Python function does, without where it stands."""
+    if not isinstance(code, CodeType):
+        return sorted(map(repr, code)) if isinstance(code, frozenset) else repr(code)
+    return code.co_code.hex(), code.co_names, [_code(each) for each in code.co_consts]
 
 
 @runtime_checkable

@@ -42,6 +42,7 @@ from blindstep.ledger import fingerprints
 from blindstep.ledger.account import SCHEMA, Account, RunAccount, RunIdentity
 from blindstep.ledger.journal import Entries, Head, Journal, read_bytes, scan
 from blindstep.private import accounting
+from blindstep.private.statement import Privacy
 
 
 def read_ledger(path: str | os.PathLike[str]) -> Account:
@@ -78,7 +79,7 @@ class Ledger:
         path: str | os.PathLike[str],
         *,
         cohort: str,
-        budget: float | None = None,
+        budget: Privacy | float | None = None,
         head: Head | None = None,
     ) -> Ledger:
         """Open a ledger for writing, or start one where there is none.
@@ -88,7 +89,7 @@ class Ledger:
             cohort: a name for the people whose records these are (no hash of their data: see
                 `fingerprints`). The ledger of another cohort is refused. Runs on the same people must
                 share a ledger, or what they spend is not added up.
-            budget: the largest mu that all runs together may spend. The ledger keeps it; it can be
+            budget: what all runs together may spend, or its mu alone. The ledger keeps it; it can be
                 lowered later, never raised. None: what the ledger says.
             head: where the ledger stood at the checkpoint. Give it whenever there is one: it shows
                 that a ledger was cut short, rolled back or mixed up.
@@ -103,7 +104,12 @@ class Ledger:
 
     @classmethod
     def on(
-        cls, journal: Entries, account: Account, *, cohort: str, budget: float | None = None
+        cls,
+        journal: Entries,
+        account: Account,
+        *,
+        cohort: str,
+        budget: Privacy | float | None = None,
     ) -> Ledger:
         """The ledger that these entries keep, begun if there are none; `account` is what they say.
 
@@ -111,25 +117,25 @@ class Ledger:
         """
         if not isinstance(cohort, str) or not cohort:
             raise InvalidArgument(f"cohort must be a string, not empty, got {cohort!r}.")
-        budget = None if budget is None else positive("budget", budget, "give a mu above 0")
+        mu = budget.mu if isinstance(budget, Privacy) else budget
+        mu = None if mu is None else positive("budget", mu, "give a mu above 0")
         if account.cohort not in (None, cohort):
             raise LedgerMismatch(
                 f"{journal.path} is the ledger of {account.cohort!r}, not of {cohort!r}: use the "
                 "ledger of these people. If they are the same people, give the name that the ledger "
                 "has."
             )
-        if budget is not None and account.budget is not None and budget > account.budget:
-            raise LedgerMismatch(
-                f"{journal.path} has a budget of mu = {account.budget:g}, asked for {budget:g}: a "
-                "budget can be lowered, never raised. Leave it out."
-            )
+        require_lowered(account, mu, journal.path)
+        if isinstance(budget, Privacy):
+            require_neighbours(account, budget.neighbours, journal.path)
         journal.prepare()
         ledger = cls(journal, account)
         if account.cohort is None:
             first = {"kind": "ledger", "schema": SCHEMA, "id": os.urandom(16).hex()}
             ledger._write({**first, "cohort": cohort})
-        if budget is not None and budget != account.budget:
-            ledger._write({"kind": "budget", "mu": budget})
+        newly_known = isinstance(budget, Privacy) and account.made_from is None
+        if mu is not None and (mu != account.budget or newly_known):
+            ledger._write({"kind": "budget", "mu": mu, **_made_from(budget)})
         return ledger
 
     def name_of(self, key: fingerprints.NoiseWords) -> str:
@@ -154,10 +160,11 @@ class Ledger:
                 "somebody with k rows k times the mu of one record (`Statement.for_rows`), and twice "
                 "the mu of leaving a record out for replacing it."
             )
+        require_neighbours(self.account, identity.neighbours, path)
         run = self.account.runs.get(name)
         if run is None:
             if not past:
-                self._require_budget(name, [identity.mu_per_pass] * identity.passes)
+                self._require_budget(identity, [identity.mu_per_pass] * identity.passes)
             return
         if changed := identity.changed_from(run.identity):
             raise LedgerMismatch(
@@ -252,7 +259,7 @@ class Ledger:
         touched = identity.passes_of(first, count)
         new = [[index, identity.mu_per_pass] for index in touched if index not in attempt.charges]
         if not past:
-            self._require_budget(run, [mu for _, mu in new])
+            self._require_budget(identity, [mu for _, mu in new])
         body = {"kind": "intent", "run": run, "attempt": self._active[run], "first": first}
         named = {} if answers is None else {"answers": answers}
         self._write({**body, "count": count, "charges": new, **named})
@@ -281,11 +288,40 @@ class Ledger:
     def _write(self, body: dict[str, object]) -> None:
         self.account.apply(self._journal.append(body))
 
-    def _require_budget(self, run: str, charges: list[float]) -> None:
+    def _require_budget(self, run: RunIdentity, charges: list[float]) -> None:
         more, account = accounting.compose(charges), self.account
-        if charges and account.would_exceed(more):
+        secrecy = len(charges) * run.secrecy_per_pass
+        if charges and account.would_exceed(more, secrecy):
+            beside = f" and {secrecy:.2g} of delta" if secrecy else ""
             raise BudgetExceeded(
-                f"{self._journal.path}: run {run!r} asks for mu = {more:g}, but of the budget "
-                f"{account.budget:g} only {account.remaining():g} is left ({account.spent():g} "
+                f"{self._journal.path}: run {run.run!r} asks for mu = {more:g}{beside}, but of the "
+                f"budget {account.budget:g} only {account.remaining():g} is left ({account.spent():g} "
                 "spent): nothing was released. Plan a run with fewer passes or more noise."
             )
+
+
+def require_lowered(account: Account, mu: float | None, path: str) -> None:
+    """Refuse a budget above the one that the ledger has."""
+    if mu is not None and account.budget is not None and mu > account.budget:
+        raise LedgerMismatch(
+            f"{path} has a budget of mu = {account.budget:g}, asked for {mu:g}: a budget can be "
+            "lowered, never raised. Leave it out."
+        )
+
+
+def require_neighbours(account: Account, neighbours: str, path: str) -> None:
+    """Refuse what is about other neighbours than the ledger's budget: one mu is twice the other."""
+    made = account.made_from
+    if made is not None and made.neighbours != neighbours:
+        raise LedgerMismatch(
+            f"{path} has a budget for {made.neighbours!r} neighbours, and this is for {neighbours!r}: "
+            "mu for 'replace' is twice that for 'zero-out'. Give both the same."
+        )
+
+
+def _made_from(budget: Privacy | float | None) -> dict[str, object]:
+    """What a budget's mu was made from, if that is known."""
+    if not isinstance(budget, Privacy):
+        return {}
+    epsilon = budget.epsilon if budget.spends_delta else None
+    return {"epsilon": epsilon, "delta": budget.delta, "neighbours": budget.neighbours}

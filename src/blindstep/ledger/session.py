@@ -191,7 +191,10 @@ class Session:
         self._notify()
         due = self.saves and (self.finished or self._interval.due())
         if due:
-            self.save(state, collect())
+            held, arrays = self.saved, collect()
+            self.save(state, arrays)
+            if held and self.finished:
+                self.save(state, arrays)  # so that the checkpoint before holds no answers either
         return due
 
     def save(self, state: PyTree, arrays: Mapping[str, np.ndarray]) -> None:
@@ -350,14 +353,13 @@ class Session:
         path, budget = self._storage.ledger_path, self._storage.budget
         # Whoever names a ledger says that these are its people, whatever their data look like here.
         cohort = cohort_of(path) or self._storage.cohort or self._storage.run_label
-        limit = None if budget is None else budget.mu
         if budget is not None and budget.neighbours != self._terms.neighbours:
             raise InvalidArgument(
                 f"the budget is for {budget.neighbours!r} neighbours, and the run for "
                 f"{self._terms.neighbours!r}: give both the same. mu for 'replace' is twice that for "
                 "'zero-out'."
             )
-        self._ledger = Ledger.open(path, cohort=cohort, budget=limit, head=meta and meta.ledger)
+        self._ledger = Ledger.open(path, cohort=cohort, budget=budget, head=meta and meta.ledger)
         # Another process may have saved between our reading the checkpoint and taking the lock.
         found = None if self._checkpoint is None else self._checkpoint.load()
         if (found and found[1]) != meta:
@@ -367,19 +369,14 @@ class Session:
         return self._ledger
 
     def _identity(self, ledger: Ledger) -> RunIdentity:
-        schedule = self._terms.schedule
-        return RunIdentity(
+        return RunIdentity.of(
+            self._terms,
             run=self._run,
             plan=self._plan_id,
             data=self._data_id,
             noise_key=ledger.name_of(self.keys.noise),
-            mu_per_pass=self._terms.mu_per_pass(),
-            steps_per_pass=schedule.releases_per_pass,
-            passes=schedule.passes,
             delta=self._plan["privacy"]["delta"],
             unit=self.unit,
-            neighbours=self._terms.neighbours,
-            secrecy_per_pass=self._terms.secrecy_per_pass(),
         )
 
     @property

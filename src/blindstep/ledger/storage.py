@@ -14,7 +14,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,13 +29,12 @@ from blindstep.errors import (
     CheckpointMismatch,
     CheckpointUnwritable,
     InvalidArgument,
-    LedgerMismatch,
 )
 from blindstep.ledger import files, fingerprints
 from blindstep.ledger.account import Account
 from blindstep.ledger.checkpoint import CURRENT, Arrays
 from blindstep.ledger.fingerprints import Fingerprints
-from blindstep.ledger.ledger import read_ledger
+from blindstep.ledger.ledger import read_ledger, require_lowered
 from blindstep.private.gate import Memory
 from blindstep.private.noise import Keys, NoiseKey, public_key
 from blindstep.private.statement import Privacy
@@ -191,16 +190,14 @@ def account_at(storage: Storage) -> Account:
     there = os.path.exists(path) and os.path.getsize(path) > 0
     account = read_ledger(path) if there else Account()
     if budget is not None:
-        if account.budget is not None and budget.mu > account.budget:
-            raise LedgerMismatch(
-                f"{path} has a budget of mu = {account.budget:g}, asked for {budget.mu:g}: a budget "
-                "can be lowered, never raised. Leave it out."
-            )
-        account.budget = budget.mu
+        require_lowered(account, budget.mu, path)
+        account.budget, account.made_from = budget.mu, budget
     return account
 
 
-def require_room(storage: Storage, mu: float, group: JaxGroup | None = None) -> None:
+def require_room(
+    storage: Storage, mu: float, group: JaxGroup | None = None, *, secrecy: float = 0.0
+) -> None:
     """Refuse a run of several parts that does not fit into the budget as a whole, before it begins.
 
     One that has begun is not asked again: what it has spent is in the ledger already. Of several
@@ -209,7 +206,7 @@ def require_room(storage: Storage, mu: float, group: JaxGroup | None = None) -> 
 
     def look() -> None:
         account = account_at(storage) if storage and not storage.begun else Account()
-        if account.would_exceed(mu):
+        if account.would_exceed(mu, secrecy):
             raise BudgetExceeded(
                 f"{storage.ledger_path}: this run asks for mu = {mu:g} in all, but of the budget "
                 f"{account.budget:g} only {account.remaining():g} is left ({account.spent():g} "
@@ -228,7 +225,7 @@ def agree(
     must be again what it was when releases are repeated.
     """
     places = [path and os.fspath(path) for path in (storage.directory, storage.ledger)]
-    budget = None if storage.budget is None else storage.budget.mu
+    budget = None if storage.budget is None else asdict(storage.budget)
     group.require_alike(
         {
             "plan": plan,

@@ -4,12 +4,14 @@ No library is imported: a frame has `columns` and gives one by its name, and a c
 in pandas and polars.
 
 Guarantee: what a row becomes depends on that row and on the public arguments alone, and no error holds
-what is in a cell.
+what is in a cell. That includes dtypes: a library makes floats of whole numbers where one cell is
+missing, so every number of a frame is a float64.
 """
 
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +27,9 @@ _FEATURES = "features"
 def arrays_of(data: PyTree) -> PyTree:
     """The same records with each frame as a dict of its columns, and each column as an array.
 
-    Arrays stay as they are, also on the disk. Missing text becomes "".
+    Numbers, whole ones and truth values too, become float64, and missing ones NaN: with a dtype of
+    its own, one missing cell would change everybody's. Missing text becomes "". Arrays stay as they
+    are, also on the disk: their dtype is public, as whoever made them said.
     """
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: _arrays("data" + jax.tree_util.keystr(path), leaf), data
@@ -57,17 +61,28 @@ def _names(where: str, frame: Any) -> list[str]:
 
 
 def _array(where: str, column: Any) -> np.ndarray:
-    array = np.asarray(column.to_numpy())
+    array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
     if array.dtype.kind not in "OT":
         return array
     cells = array.ravel().tolist()
-    if not all(isinstance(cell, str) or _missing(cell) for cell in cells):
-        raise InvalidArgument(
-            f"{where} holds neither numbers alone nor text alone: fill missing numbers with a constant "
-            "that you know without looking, and give the column one type, such as "
-            "frame[name].astype(float)."
-        )
-    return np.asarray([cell if isinstance(cell, str) else "" for cell in cells], dtype=str)
+    there = [cell for cell in cells if not _missing(cell)]
+    if all(isinstance(cell, str) for cell in there):
+        return np.asarray([cell if isinstance(cell, str) else "" for cell in cells], dtype=str)
+    if all(isinstance(cell, numbers.Real | np.bool_) for cell in there):
+        return np.asarray([math.nan if _missing(cell) else _float(cell) for cell in cells])
+    raise InvalidArgument(
+        f"{where} holds neither numbers alone nor text alone: give the column one type, such as "
+        "frame[name].astype(float)."
+    )
+
+
+def _float(cell: Any) -> float:
+    try:
+        return float(cell)
+    except OverflowError:  # a whole number above all floats
+        return math.nan
 
 
 def _missing(cell: Any) -> bool:
@@ -99,7 +114,7 @@ def encode(
 
     Returns:
         A mapping for `minimize`: "features", a matrix with one row for each record, and each column
-        that neither argument names, unchanged.
+        that neither argument names: its numbers as float64, an array as it is.
 
     Raises:
         InvalidArgument: a column that is not there or is named twice, a constant that is no number, or
@@ -127,8 +142,8 @@ def encode(
     parts += [_one_hot(name, columns[name], listed) for name, listed in categories.items()]
     if len({len(part) for part in parts}) > 1:
         raise InvalidArgument("columns differ in length: row i of each belongs to record i.")
-    lists = {k: np.asarray(c) if isinstance(c, list | tuple) else c for k, c in rest.items()}
-    return {_FEATURES: np.concatenate(parts, axis=1), **arrays_of(lists)}
+    kept = {k: _array(k, c) if isinstance(c, list | tuple) else c for k, c in rest.items()}
+    return {_FEATURES: np.concatenate(parts, axis=1), **arrays_of(kept)}
 
 
 def _columns(frame: Any) -> dict[str, Any]:

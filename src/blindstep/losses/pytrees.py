@@ -8,11 +8,12 @@ in the loss itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
@@ -149,7 +150,8 @@ def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
     """Trace the loss on shapes alone; it must give one real number for each record, and only that.
 
     A loss with effects (`jax.debug.print`, `io_callback`, an unhandled `checkify.check`) would say
-    something about a record past the gate, so it is refused.
+    something about a record past the gate, so it is refused; and so is one in which a record could
+    reach the others of its batch (`refuse_mixing`).
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
         if leaf.dtype.kind in "OSUMm":  # objects, text, dates
@@ -176,6 +178,7 @@ def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
             "io_callback, checkify.check), and what it says of a record would pass by the noise: take "
             "that out, and try the loss on made-up records instead. equinox.error_if may stay."
         )
+    refuse_mixing(traced)
     leaves = jax.tree.leaves(out)
     if len(leaves) != 1 or leaves[0].shape != ():
         shapes = ", ".join(str(leaf.shape) for leaf in leaves) or "nothing"
@@ -187,6 +190,44 @@ def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
         raise InvalidArgument(
             f"the loss returned dtype {leaves[0].dtype}: it must return a real number."
         )
+
+
+def refuse_mixing(traced: Any) -> None:
+    """Raise if a traced loss has a rule of its own for batches: there one record could speak for all.
+
+    Guarantee: no `custom_vmap`, no callback or foreign function that gets a batch as a whole, and no
+    random bits of XLA's own generator, which makes those of a batch from its first key alone. What is
+    left are JAX's operations, which `vmap` applies to each record by itself, and calls one by one.
+    """
+    for equation in _equations(traced):
+        name, whole = equation.primitive.name, equation.params.get("vmap_method", "sequential")
+        keys = any("rbg>" in str(each.aval) for each in equation.invars)
+        if name == "custom_vmap_call":
+            found = "a rule for batches (jax.custom_batching)"
+        elif whole not in (None, "sequential", "sequential_unrolled"):
+            found = f"a call with vmap_method={whole!r}"
+        elif name == "rng_bit_generator" or keys:
+            found = "random numbers of an rbg key, which a batch draws from its first record's"
+        else:
+            continue
+        raise InvalidArgument(
+            f"the loss has {found}: there one record could decide what all others count. Use "
+            "jax.numpy, vmap_method='sequential', keys of the default kind (threefry2x32), or "
+            "evaluate=blindstep.Host()."
+        )
+
+
+def _equations(traced: Any) -> Iterator[Any]:
+    """Every operation of a traced function and of the functions that it calls."""
+    if isinstance(traced, jax.extend.core.ClosedJaxpr):
+        traced = traced.jaxpr
+    if isinstance(traced, jax.extend.core.Jaxpr):
+        for equation in traced.eqns:
+            yield equation
+            yield from _equations(list(equation.params.values()))
+    elif isinstance(traced, (list, tuple)):
+        for each in traced:
+            yield from _equations(each)
 
 
 def place(data: PyTree) -> PyTree:

@@ -28,7 +28,7 @@ from blindstep.errors import InvalidArgument, LossNotFinite
 from blindstep.losses import isolation
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.portable import Reporting, Trial, reported, try_loss, words
-from blindstep.losses.pytrees import Loss, ParameterSpace, shapes_of
+from blindstep.losses.pytrees import Loss, ParameterSpace, refuse_mixing, shapes_of
 from blindstep.losses.silence import interrupt, silence
 
 # Zeros, ones, random shares in 0 .. 1, random normal numbers.
@@ -205,6 +205,7 @@ def check_gradient(loss: Loss, params: PyTree, data: PyTree) -> None:
             "(jax.debug.print, io_callback, checkify.check), and what it says of a record would pass "
             f"by the noise. Take that out. {_REMEDY}"
         )
+    refuse_mixing(traced)
 
 
 def refuse_staircase(loss: Loss, params: PyTree, records: PyTree) -> None:

@@ -10,22 +10,23 @@ from functools import cached_property
 import numpy as np
 
 from blindstep.errors import InvalidArgument
-from blindstep.estimate.bounds import Bounds, Differences, record_bound
+from blindstep.estimate.bounds import Differences, record_bound
 from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.comparison import ComparisonQuery
-from blindstep.estimate.directions import Moments, Signs
+from blindstep.estimate.directions import Moments
 from blindstep.estimate.vectors import Estimator
-from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Heeding, Learner, Pace
+from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Learner, Pace
 from blindstep.optimize.machine import Machine
 from blindstep.optimize.prefix import prefix_of
 from blindstep.planning import bound, checks, serialisation
-from blindstep.planning.estimates import Calibration, Estimate, Gradients, StartComparison, Values
+from blindstep.planning.choices import Choices
+from blindstep.planning.estimates import Calibration, Gradients, StartComparison, Values
 from blindstep.planning.parts import asking_terms, secret_noise, secret_schedule
 from blindstep.planning.theory import BoundParts
 from blindstep.private import accounting
 from blindstep.private.accounting import RECORD
 from blindstep.private.schedule import Kind, Schedule
-from blindstep.private.statement import Privacy, Statement, compose_statements, statement
+from blindstep.private.statement import Statement, compose_statements, statement
 from blindstep.private.terms import Terms
 
 
@@ -34,112 +35,21 @@ class PastTheMost(InvalidArgument):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Choices):
     """Everything that determines a run, except the loss, the data and the keys.
 
-    Make one with `blindstep.plan`. Nobody hands in a noise level: it follows from the budget.
+    Make one with `blindstep.plan`. Its fields are its choices; nobody hands in a noise level, which
+    follows from the budget.
 
     What is promised of the answer is `tolerance`, for the F that `certifies` names. It assumes that
     every record's loss has Lipschitz constant `lipschitz` and keeps to what `bounds` declare of it,
     that F(start) - inf F <= `gap`, and that the start was chosen without looking at the records.
-
-    Attributes:
-        method: the name of the method that made it.
-        estimate: what a record's vector is made of: `Values` of its loss, or `Gradients`.
-        mechanism: the name of the noise of a block.
-        records: number of records the plan is made for.
-        dim: number of parameters.
-        horizon: T, steps in a round.
-        period: releases from one GRAD to the next, which is one block.
-        rounds: K, restarts of the learner, over all passes.
-        first_batch: B1, records of a GRAD.
-        diff_batch: B2, records of a DIFF.
-        radius: the Goldstein radius that is certified, 2 x smoothing in method `paper`.
-        reach: D, the longest step.
-        bounds: what is enforced on each record.
-        lipschitz: L as declared; None if unknown.
-        gap: F* as declared; None if unknown.
-        privacy: the budget.
-        notes: what a reader should know, one sentence each.
-        natural_units: whether amounts are in units of the problem (`estimate.scales`), not of the
-            parameters.
-        by_corollary: whether noise is what Corollary cor:privacy gives, or the least that is enough.
-        calibration: how the run finds the scales of the problem; None if it does not.
-        curve: weight of the loss in each release, whose mean is then part of the history; 0: none.
-        comparison: how the run compares what it found with its start; None if it does not.
-        secret: whether nobody outside knows which records answer in which step: the same privacy with
-            less noise, where a step does not take all records.
-        windows: whether whoever comes answers in a step, and `first_batch` are expected: a study of
-            `blindstep.serve`. Who took part is then as private as what they said.
-        learner: what turns releases into moves; None: the theorem's step where there is one, else an
-            adaptive one.
     """
-
-    method: str
-    estimate: Estimate
-    mechanism: str
-    records: int
-    dim: int
-    horizon: int
-    period: int
-    rounds: int
-    first_batch: int
-    diff_batch: int
-    radius: float
-    reach: float
-    bounds: Bounds
-    lipschitz: float | None
-    gap: float | None
-    privacy: Privacy
-    notes: tuple[str, ...] = ()
-    natural_units: bool = False
-    by_corollary: bool = False
-    calibration: Calibration | None = None
-    curve: float = 0.0
-    learner: Learner | None = None
-    comparison: StartComparison | None = None
-    secret: bool = False
-    windows: bool = False
 
     def __post_init__(self) -> None:
         checks.check(self)
 
     # -- what the run does ------------------------------------------------------------------------
-
-    @property
-    def oracle(self) -> str:
-        """ "naive" if every release is a GRAD, else "variance-reduced"."""
-        return "naive" if self.period == 1 else "variance-reduced"
-
-    @property
-    def differentiates(self) -> bool:
-        """Whether a record's vector is its gradient."""
-        return isinstance(self.estimate, Gradients)
-
-    @property
-    def directions(self) -> int:
-        """q, directions for each record; 0 for gradients."""
-        return self.estimate.directions if isinstance(self.estimate, Values) else 0
-
-    @property
-    def smoothing(self) -> float:
-        """h, how far from a point the loss is evaluated; 0 for gradients."""
-        return self.estimate.smoothing if isinstance(self.estimate, Values) else 0.0
-
-    @property
-    def sampler(self) -> str | None:
-        """The name of the directions' sampler; None for gradients."""
-        return self.estimate.sampler if isinstance(self.estimate, Values) else None
-
-    @property
-    def sharing(self) -> str | None:
-        """Who has the same directions, "record" or "block"; None for gradients."""
-        return self.estimate.sharing if isinstance(self.estimate, Values) else None
-
-    @property
-    def sides(self) -> int:
-        """Sides of a point on which a GRAD evaluates along a direction."""
-        return self.estimate.sides if isinstance(self.estimate, Values) else 2
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -185,11 +95,6 @@ class Plan:
             ),
             horizon=self.horizon,
         )
-
-    @property
-    def heeds(self) -> bool:
-        """Whether the length of steps heeds what was released."""
-        return isinstance(self.learner, Heeding)
 
     def _noise_of_gradient(self) -> tuple[float, float]:
         """The standard deviation of the noise on a gradient along one direction, and the blur.
@@ -253,39 +158,12 @@ class Plan:
         """The budget; beside what secret batches cost, where there are any."""
         return self.privacy.mu_beside_room if self.secret else self.privacy.mu
 
-    @property
-    def calibrations(self) -> int:
-        """Releases before the first step."""
-        return 0 if self.calibration is None else self.calibration.number
-
-    @property
-    def calibration_query(self) -> CalibrationQuery:
-        """What a calibration asks of a record."""
-        if self.calibration is None:
-            raise InvalidArgument("this plan has no calibration: it knows its units.")
-        return self.calibration.query(signs=self.sampler == Signs.name)
-
     @cached_property
     def calibration_terms(self) -> Terms | None:
         """The terms of the calibrations; None without any."""
         if self.calibration is None:
             return None
         return self._asking(self.calibration, self.calibration_query)
-
-    @property
-    def comparisons(self) -> int:
-        """Releases after the last step."""
-        return 0 if self.comparison is None else self.comparison.number
-
-    @property
-    def compared(self) -> tuple[int, ...]:
-        """The rounds whose means are compared with the start, the one to be taken first."""
-        return tuple(dict.fromkeys((self.rounds - 1, (self.rounds - 1) // 2)))
-
-    @property
-    def comparison_query(self) -> ComparisonQuery:
-        """What a comparison asks of a record."""
-        return ComparisonQuery(len(self.compared))
 
     @cached_property
     def comparison_terms(self) -> Terms | None:
@@ -336,16 +214,6 @@ class Plan:
     def sensitivity(self) -> float:
         """How far replacing one record moves the most sensitive increment of a block."""
         return float(np.max(self.terms.sensitivities()))
-
-    @property
-    def epsilon(self) -> float:
-        """Epsilon of (epsilon, delta)-DP at the budget."""
-        return self.privacy.epsilon
-
-    @property
-    def delta(self) -> float:
-        """Where epsilon is quoted."""
-        return self.privacy.delta
 
     @cached_property
     def mu(self) -> float:

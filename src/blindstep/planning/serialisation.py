@@ -182,6 +182,12 @@ def _whose(plan: Plan) -> str:
     return "F = the mean over the population, if the records are independent draws from it"
 
 
+def _batches(plan: Plan) -> str:
+    if not plan.schedule.secret:
+        return "B1: records of a GRAD"
+    return f"B1, about: one of {plan.schedule.blocks_per_pass} steps a pass for each, in secret"
+
+
 def rows(plan: Plan) -> list[tuple[str, str, str]]:
     """The plan as (name, value, meaning): what a table shows."""
     step = (
@@ -204,7 +210,7 @@ def rows(plan: Plan) -> list[tuple[str, str, str]]:
         ("dim", f"{plan.dim:,}", "parameters"),
         ("horizon", f"{plan.horizon:,}", f"T: steps in a round, a GRAD every {plan.period:,}"),
         ("rounds", f"{plan.rounds:,}", f"K, in {plan.passes} pass(es) over the records"),
-        ("first_batch", f"{plan.first_batch:,}", "B1: records of a GRAD"),
+        ("first_batch", f"{plan.first_batch:,}", _batches(plan)),
         ("diff_batch", f"{plan.diff_batch:,}", "B2: records of a DIFF"),
         ("directions", f"{plan.directions:,}", "for each record"),
         ("smoothing", f"{plan.smoothing:.4g}", "radius of the smoothed loss (paper's delta)"),
@@ -218,7 +224,7 @@ def rows(plan: Plan) -> list[tuple[str, str, str]]:
             "noise on a released gradient per coordinate: mean, worst step",
         ),
         ("mu", f"{plan.privacy.mu:.6g}", f"budget; the run spends mu = {plan.mu:.6g}"),
-        ("epsilon", f"{plan.epsilon:.6g}", f"at delta = {plan.delta:g}"),
+        ("epsilon", f"{plan.epsilon:.6g}", f"at delta = {plan.delta:g}, {plan.privacy.neighbours}"),
         ("radius", f"{plan.radius:.4g}", "Goldstein radius of the answer"),
         ("tolerance", tolerance, whose),
     ]

@@ -323,7 +323,7 @@ class Gate(Uncopied):
         schedule, number = self.terms.schedule, len(self.rows(release))
         if len(answers) != number:
             raise InvalidArgument(
-                f"{len(answers)} answers for a batch of {number} records: give all."
+                "answers for another number of records than the batch has: give all."
             )
         empty = schedule.batch_of(schedule.kind_of(release)) - number
         return np.pad(answers, [(0, empty), *[(0, 0)] * (answers.ndim - 1)])

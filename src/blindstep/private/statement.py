@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import ClassVar
 
+from blindstep.display import Displayed
 from blindstep.errors import InvalidArgument, count, positive, probability
 from blindstep.private import accounting
 from blindstep.private.accounting import PERSON, RECORD
@@ -111,7 +112,7 @@ class Privacy:
 
 
 @dataclass(frozen=True)
-class Statement:
+class Statement(Displayed):
     """What a run guarantees. Computed from the terms of its gate, not from what anybody wished.
 
     Attributes:

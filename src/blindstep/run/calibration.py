@@ -53,7 +53,7 @@ def open_calibration(
 ) -> Session:
     """The session of a plan's looks; refused where looks and steps together break the budget."""
     assert plan.calibration_terms is not None
-    require_room(storage, plan.mu, group)
+    require_room(storage, plan.mu, group, secrecy=plan.secrecy)
     start = jnp.zeros((plan.calibrations, plan.calibration_query.size))
     run = (plan.calibration_terms, plan.to_dict(), start, storage.part(CALIBRATION), known)
     return Session(*run, seed=second_seed(seed), unit=unit, group=group)

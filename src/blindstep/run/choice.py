@@ -59,13 +59,17 @@ def compare(
     say through the session's gate. Slopes are trusted if they led one way, and limits are wider where
     slopes neither did so nor stood out from the noise.
     """
-    natural = found.means if found.scales is None else found.scales.natural(found.means)
+    assert found.scales is not None  # a plan that compares finds its scales
+    natural = found.scales.natural(found.means)
     trusted = is_coherent(found.history, natural)
     doubted = not trusted and not stood_out(plan, found.history)
     query, rounds = plan.comparison_query, plan.compared
     points = np.concatenate([start[None], found.means[list(rounds)]])
     released = np.array(session.state)
     noise = float(session.gate.terms.noise_std)
+    # A record's slopes are about 1 long in natural units.
+    away = np.linalg.norm(natural[list(rounds)], axis=1)
+    expected = float(found.scales.unit) * np.maximum(away, np.finfo(float).tiny)
     limits = np.zeros(len(rounds))
     for number in range(plan.comparisons):
         if number >= session.position:
@@ -73,5 +77,5 @@ def compare(
             with jax.enable_x64(True):
                 session.after(jnp.asarray(released), session.gate.position, dict)
         if number == 0:
-            limits = query.limits(released[0], noise, doubted)
+            limits = query.limits(released[0], noise, expected, doubted)
     return read(query, released, limits, noise, rounds, trusted)

@@ -111,10 +111,11 @@ class RunProgress:
 
     def _introduce(self) -> None:
         plan = self._plan
+        about = "about " if plan.schedule.secret else ""
         self._print(
-            f"{plan.schedule.releases:,} steps of {plan.first_batch:,} records, at most "
-            f"{plan.evaluations:,} evaluations of the loss; epsilon {plan.epsilon:.4g} at delta "
-            f"{plan.delta:g} in all."
+            f"{plan.schedule.releases:,} steps of {about}{plan.first_batch:,} records, "
+            f"{about or 'at most '}{plan.evaluations:,} evaluations of the loss; epsilon "
+            f"{plan.epsilon:.4g} at delta {plan.delta:g} in all."
         )
         self._bar.start()
 

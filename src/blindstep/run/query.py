@@ -44,7 +44,7 @@ class BatchQuery:
     run: str
     round: int
     step: int
-    rows: Int[np.ndarray, " batch"]
+    rows: Int[np.ndarray, " batch"] = field(repr=False)
     space: ParameterSpace
     _estimator: ValueEstimator = field(repr=False)
     _query: Query = field(repr=False)

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from blindstep.display import Displayed
 from blindstep.estimate.comparison import Comparison
 from blindstep.estimate.scales import Scales
 from blindstep.estimate.vectors import LARGEST
@@ -49,7 +50,7 @@ class Reportable(Protocol):
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Displayed):
     """The answer of a run. All means of rounds are released: reading all of them costs nothing more.
 
     Attributes:

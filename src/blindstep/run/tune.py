@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
+from blindstep.display import Displayed
 from blindstep.errors import InvalidArgument, answers_typos
 from blindstep.ledger import fingerprints
 from blindstep.ledger.storage import Storage, require_room
@@ -31,6 +32,7 @@ from blindstep.planning.checks import check_delta
 from blindstep.planning.method import Method
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import require_method
+from blindstep.private import accounting
 from blindstep.private.noise import second_seed
 from blindstep.private.statement import Privacy, Statement, compose_statements
 from blindstep.run.compiled import run_compiled
@@ -42,12 +44,14 @@ from blindstep.run.value import losses_of, measure
 
 # The share of mu^2 that the choice spends.
 CHOICE = 0.1
+# More than the total variation that the noise of all runs together may cost.
+_SLACK = 1e-40
 # What may differ between candidates.
 _OWN = ("method", "loss", "params")
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(Displayed):
     """What tuning gave. Everything in it is released: reading all of it costs nothing more.
 
     Attributes:
@@ -145,6 +149,7 @@ def tune(
     check_delta(privacy, records)
     storage = Storage(checkpoint, ledger, budget)
     require_room(storage, privacy.mu)
+    accounting.epsilon(privacy.mu, privacy.delta, _SLACK)  # raises now, not after all was spent
     kept = storage.ledger_as_given if storage else None
     # What secret batches cost beside mu adds up as well: each candidate may take its part of delta.
     share = _part(privacy, (1.0 - CHOICE) / len(tried), privacy.delta / len(tried))
@@ -164,7 +169,9 @@ def tune(
         len(judged),
         _part(privacy, CHOICE, privacy.delta),
         Storage(choice, kept, budget),
-        lambda: fingerprints.of_questions(None, [result.params for result in results], data),
+        lambda: fingerprints.of_values(
+            [(judge, result.params, grouped) for judge, result, grouped in judged], data
+        ),
         None,
         second_seed(seed, "choice"),
         unit,

@@ -18,12 +18,14 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
+from blindstep.display import Displayed
 from blindstep.errors import answers_typos, positive
 from blindstep.estimate.calibration import FIRST, PLACES, place
 from blindstep.ledger import fingerprints
 from blindstep.ledger.session import Session
-from blindstep.ledger.storage import Storage, require_room
+from blindstep.ledger.storage import Storage, check, require_room
 from blindstep.losses.data_frames import arrays_of
+from blindstep.losses.error_checks import telling_failures
 from blindstep.losses.evaluators import evaluator
 from blindstep.losses.people import People, by_person, people_of
 from blindstep.losses.pytrees import Loss, ParameterSpace, count_records
@@ -43,7 +45,7 @@ _HISTOGRAM, _CLAMPED = 0.2, 0.02
 
 
 @dataclass(frozen=True)
-class Value:
+class Value(Displayed):
     """A private mean loss.
 
     Attributes:
@@ -100,7 +102,8 @@ def value(
         largest: a public bound on |loss|, such as 1 for an error rate. Then nothing is spent to find
             one, and the noise is smaller.
         people: an identifier for each row, if people have several rows, or `People(...)`.
-        checkpoint: a directory: the same call goes on after a crash, with the same value.
+        checkpoint: a directory: the same call goes on after a crash, with the same value; another
+            loss or `largest` is refused. It holds the noise key: keep it as secret as the data.
         ledger: a file in which runs on the same people add up what they spend.
         budget: what all runs in the ledger together may spend.
         seed: for reproduction only: not private against anyone who knows or can guess it.
@@ -117,7 +120,7 @@ def value(
         1,
         privacy,
         Storage(checkpoint, ledger, budget),
-        lambda: fingerprints.of_questions(None, params, data),
+        lambda: fingerprints.of_values([(loss, params, data)], data),
         largest,
         seed,
         unit,
@@ -126,10 +129,14 @@ def value(
 
 
 def losses_of(loss: Loss, params: PyTree, space: ParameterSpace, data: PyTree) -> np.ndarray:
-    """Every record's loss; NaN where it has none. Secret."""
+    """Every record's loss; NaN where it has none. Secret.
+
+    A callback that raises for some record ends this with `LossFailed`, which says nothing of it.
+    """
     with jax.enable_x64(True):
         vector = np.asarray(space.flatten(params))
-        return evaluator(loss, space, params, data).each(vector)
+        found = evaluator(loss, space, params, data)
+        return telling_failures(lambda: found.each(vector))
 
 
 def measure(
@@ -147,39 +154,48 @@ def measure(
 
     Gives the means, the standard deviation of their noise, the size that losses are clamped to and
     the statement of both releases.
+
+    Guarantee: what cannot be stated, or is resumed with another bound or loss than it was begun with,
+    is refused before either release.
     """
+    bound = None if largest is None else positive("largest", largest)
     budget = {"delta": privacy.delta, "mu": privacy.mu}
-    plan = {"values": number, "records": records, "privacy": budget}
-    with jax.enable_x64(True):
-        said, rest = [], privacy.mu
-        require_room(storage, privacy.mu)
-        if largest is None:
-            rest = privacy.mu * math.sqrt(1.0 - _HISTOGRAM)
-            terms = _terms(records, PLACES, 1.0, privacy.mu * math.sqrt(_HISTOGRAM))
+    plan = {"values": number, "records": records, "largest": bound, "privacy": budget}
+    share = _HISTOGRAM if bound is None else 0.0
+    sizes = [_terms(records, PLACES, 1.0, privacy, share)] if bound is None else []
+    terms = _terms(records, number, math.sqrt(number), privacy, 1.0 - share)
+    require_room(storage, privacy.mu)
+    for kept in (storage.part(CALIBRATION), storage):
+        if kept.directory is not None:
+            check(os.fspath(kept.directory), plan, resuming=True)
+
+    def said(seeded: bool) -> Statement:
+        each = (
+            statement(part, privacy.delta, seeded=seeded, unit=unit) for part in (*sizes, terms)
+        )
+        released = "a noisy histogram of the sizes of losses, if there was no public bound, and"
+        return replace(compose_statements(list(each)), released=f"{released} noisy means")
+
+    said(seed is not None)
+    with jax.enable_x64(True), np.errstate(all="ignore"):
+        if bound is None:
             kept, seeded = storage.part(CALIBRATION), second_seed(seed)
             with Session(
-                terms, plan, jnp.zeros(PLACES), kept, known, seed=seeded, unit=unit
+                sizes[0], plan, jnp.zeros(PLACES), kept, known, seed=seeded, unit=unit
             ) as run:
                 counts = _release(run, lambda: np.max(np.abs(losses()), axis=1), _counted)
-                said.append(statement(terms, privacy.delta, seeded=run.gate.seeded, unit=unit))
-            largest = _largest(counts, float(terms.noise_std))
-        most = positive("largest", largest)
-        terms = _terms(records, number, math.sqrt(number), rest)
+            bound = _largest(counts, float(sizes[0].noise_std))
+        most = bound
         with Session(terms, plan, jnp.zeros(number), storage, known, seed=seed, unit=unit) as run:
             means = _release(run, lambda: losses() / most, _clamped)
-            said.append(statement(terms, privacy.delta, seeded=run.gate.seeded, unit=unit))
-    std = most * float(terms.noise_std)
-    released = (
-        "a noisy histogram of the sizes of losses, if there was no public bound, and noisy means"
-    )
-    whole = replace(compose_statements(said), released=released)
-    return [most * float(mean) for mean in means], std, most, whole
+            whole = said(run.gate.seeded)
+    return [most * float(mean) for mean in means], most * float(terms.noise_std), most, whole
 
 
-def _terms(records: int, size: int, clip: float, mu: float) -> Terms:
-    """The terms of one release of all records."""
-    schedule = Schedule(records, records, records, 1, 1)
-    return calibrated(schedule, Independent(1), size, clip, clip, mu)
+def _terms(records: int, size: int, clip: float, privacy: Privacy, share: float) -> Terms:
+    """The terms of one release of all records, for a share of mu^2."""
+    schedule, mu = Schedule(records, records, records, 1, 1), privacy.mu * math.sqrt(share)
+    return calibrated(schedule, Independent(1), size, clip, clip, mu, privacy.neighbours)
 
 
 def _counted(sizes: Float[Array, " some"]) -> Float[Array, "some places"]:

@@ -23,6 +23,7 @@ from blindstep.ledger.ledger import Ledger
 from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 from blindstep.private.accounting import PERSON
+from blindstep.private.statement import Privacy
 from blindstep.serve import schema
 from blindstep.serve.keys import Secrets
 from blindstep.serve.schema import Row
@@ -50,10 +51,12 @@ class SqlJournal(Entries):
         return entry
 
 
-def open_ledger(connection: Connection, cohort: str, budget: float | None = None) -> Ledger:
+def open_ledger(
+    connection: Connection, cohort: str, budget: Privacy | float | None = None
+) -> Ledger:
     """The ledger of a cohort in this transaction, begun if there is none.
 
-    `budget` is the largest mu that all its studies together may spend. It can be lowered, not raised.
+    `budget` is what all its studies together may spend. It can be lowered, not raised.
     """
     account = Account()
     journal = SqlJournal(connection, cohort, account)
@@ -97,14 +100,12 @@ def _reserved(run: RunAccount, going_on: bool) -> float:
 def identity_of(row: Row, ledger: Ledger, secrets: Secrets) -> RunIdentity:
     """The study of this row as its ledger knows it: the same plan and cost each time."""
     study, plan = row["id"], Plan.from_json(row["plan"])
-    return RunIdentity(
+    return RunIdentity.of(
+        plan.terms,
         run=study,
         plan=fingerprints.of_plan(plan.to_dict()),
         data=fingerprints.data_id(secrets.naming(study), row["cohort"]),
         noise_key=ledger.name_of(secrets.run_name(study, row["attempt"])),
-        mu_per_pass=plan.terms.mu_per_pass(),
-        steps_per_pass=plan.schedule.releases_per_pass,
-        passes=plan.schedule.passes,
         delta=plan.delta,
         unit=PERSON,
     )

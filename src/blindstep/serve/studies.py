@@ -91,7 +91,7 @@ class Studies:
         Design(row)
         budget = None
         if spec.budget_epsilon is not None:
-            budget = Privacy(epsilon=spec.budget_epsilon, delta=plan.delta).mu
+            budget = Privacy(epsilon=spec.budget_epsilon, delta=plan.delta)
         for _ in range(_TRIES):
             # Two studies that are made in one cohort at a time: the ledger's key lets one of them pass.
             with contextlib.suppress(IntegrityError), self.database.begin() as connection:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from blindstep.display import Displayed
 from blindstep.errors import InvalidArgument
 from blindstep.ledger import files
 from blindstep.planning.plan import Plan
@@ -24,7 +25,7 @@ from blindstep.torch.weights import Weights
 
 
 @dataclass(frozen=True)
-class TunedModel:
+class TunedModel(Displayed):
     """The answer of a run; the model that was given has been changed to it.
 
     Attributes:
