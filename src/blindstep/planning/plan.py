@@ -212,7 +212,7 @@ class Plan(Choices):
 
     @property
     def sensitivity(self) -> float:
-        """How far replacing one record moves the most sensitive increment of a block."""
+        """How far a record moves the most sensitive increment of a block, as `Terms.sensitivities`."""
         return float(np.max(self.terms.sensitivities()))
 
     @cached_property
