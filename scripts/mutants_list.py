@@ -226,8 +226,8 @@ MUTANTS = (
     mutant(
         "budget check off",
         LEDGER,
-        "if charges and account.would_exceed(more):",
-        "if not charges and account.would_exceed(more):",
+        "if charges and account.would_exceed(more, secrecy):",
+        "if not charges and account.would_exceed(more, secrecy):",
         test_of("ledger", "contract", "runs_on_the_same_people_compose_against_one_budget"),
     ),
     mutant(

@@ -114,6 +114,39 @@ def test_the_compiled_driver_agrees_on_the_same_directions():
     check_agreement(tuning.plan(Line(), NUMBER, PRIVACY, bs.Auto(evaluations=6000, directions=8)))
 
 
+def secret_plan():
+    """Secret batches of five records on the mean, one of eight in a pass."""
+    made = tuning.plan(Line(), NUMBER, PRIVACY, bs.Auto(evaluations=6000, directions=8))
+    return dataclasses.replace(made, secret=True, first_batch=5, diff_batch=5)
+
+
+@pytest.mark.slow
+def test_the_compiled_driver_agrees_on_secret_batches():
+    made = secret_plan()
+    assert made.schedule.secret
+    assert made.schedule.blocks_per_pass == 8
+    check_agreement(made)
+
+
+@pytest.mark.slow
+def test_a_run_with_secret_batches_that_was_cut_short_goes_on_with_the_same_bits(
+    tmp_path, monkeypatch
+):
+    def tuned(model, **options):
+        given = {"method": secret_plan(), "batch": NUMBER, "seed": 5}
+        return tuning.minimize(model, line_loss, {"x": ROWS}, **given, **options)
+
+    whole, model = Line(), Line()
+    wanted = tuned(whole)
+    assert wanted.privacy.secrecy > 0.0
+    for number in (2, 9):
+        with stopping(monkeypatch, number):
+            tuned(model, checkpoint=tmp_path / "run")
+    found = tuned(model, checkpoint=tmp_path / "run")
+    assert same(bits(model), bits(whole))
+    np.testing.assert_array_equal(found.history.move_norm, wanted.history.move_norm)
+
+
 def check_agreement(made):
     """The same state machine, noise and signs, with the loss in JAX: the same points to rounding."""
     assert made.sides == 2

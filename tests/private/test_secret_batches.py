@@ -1,4 +1,4 @@
-"""Secret batches: against exact integrals, Monte Carlo, hostile strategies, and others' accountants."""
+"""What secret batches cost: against exact integrals and hostile strategies, and its arithmetic."""
 
 import contextlib
 import math
@@ -7,24 +7,17 @@ from functools import partial
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting import dp_event
-from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from blindstep.errors import InvalidArgument
 from blindstep.private import accounting
 from blindstep.private import secret_batches as allocation
 from blindstep.private.secret_batches import exceeds_with, group, longest, presence_mu, secrecy_for
+from profiles import KINDS, needed, profile
 
 SLACKS = st.floats(-12.0, -2.0).map(lambda e: 10.0**e)
-
-
-def profile(mu, slack, epsilon):
-    """The largest delta at epsilon that a cost of (mu, slack) allows."""
-    return slack + (1 - slack) * accounting.delta(mu, epsilon)
 
 
 # -- two steps, where profiles are integrals of one variable ---------------------------------------
@@ -53,12 +46,6 @@ def two_steps(c, kind, k):
     return float(density @ (k * put(c, 2 / k - up))) / 2
 
 
-def needed(epsilon, profile, slack):
-    """The mu for which slack + (1 - slack) delta_mu(epsilon) is just this profile."""
-    left = (profile - slack) / (1 - slack)
-    return accounting.mu_for_epsilon(epsilon, left) if left > 1e-30 else 0.0
-
-
 def exact(c, slack):
     """The mu of two steps, from below: the largest that some epsilon asks for."""
     return max(
@@ -66,9 +53,6 @@ def exact(c, slack):
         for e in np.linspace(0.01, 1.0, 50) * c * (c + 8)
         for kind in KINDS
     )
-
-
-KINDS = ("with", "without")
 
 
 @pytest.mark.parametrize("slack", [1e-4, 1e-8])
@@ -168,84 +152,6 @@ def test_no_strategy_beats_full_length(c, k, kind):
         reached += abs(values.mean() - truth) <= 5 * error
         assert turn > 0 or reached == 1
     assert reached < 30
-
-
-# -- Monte Carlo -----------------------------------------------------------------------------------
-
-
-def sampled(c, steps, kind, ks, number, rng):
-    """Profiles at `ks` and their standard errors, by importance sampling from a mixture of shifts."""
-    if kind == "without":
-        shifts = [(-z / math.sqrt(steps),) * 2 for z in (0.0, 2.0, 4.0)]
-    else:
-        shifts = [(c + b, z / math.sqrt(steps)) for b in (0.0, 2.0, 4.0) for z in (0.0, 2.0, 4.0)]
-    b, a = np.array(shifts).T
-    total, squares, done = np.zeros(len(ks)), np.zeros(len(ks)), 0
-    chunk = max(1, 1_000_000 // (steps * len(b)))
-    while done < number:
-        x = rng.standard_normal((len(b), chunk, steps))
-        x[:, :, 0] += b[:, None]
-        x[:, :, 1:] += a[:, None, None]
-        x = x.reshape(-1, steps)
-        first, rest = x[:, :1], x[:, 1:].sum(1, keepdims=True)
-        tilt = b * first - b * b / 2 + a * rest - (steps - 1) * a * a / 2
-        weight = 1 / np.exp(tilt).mean(1)
-        s = np.exp(c * x - c * c / 2).mean(1)
-        likely = weight * np.exp(c * x[:, 0] - c * c / 2)  # S may be replaced by one of its terms
-        if kind == "with":
-            values = [likely * np.maximum(1 - k / s, 0) for k in ks]
-        else:
-            values = [weight * np.maximum(1 - k * s, 0) for k in ks]
-        total += [v.sum() for v in values]
-        squares += [v @ v for v in values]
-        done += len(x)
-    mean = total / done
-    return mean, np.sqrt(np.maximum(squares / done - mean**2, 0) / done)
-
-
-class Sampled:
-    """What Monte Carlo says of a pass: whether a mu is refuted, and what mu is needed at least."""
-
-    def __init__(self, c, steps, slack, number, seed=0):
-        self.slack, rng = slack, np.random.default_rng(seed)
-        self.epsilons = np.linspace(0.05, 7.5, 12) * presence_mu(c, steps, slack)
-        ks = np.exp(self.epsilons)
-        sampling = [sampled(c, steps, kind, ks, number, rng) for kind in KINDS]
-        self.low = np.max([mean - 5 * error for mean, error in sampling], axis=0)
-
-    def refutes(self, mu):
-        claims = [profile(mu, self.slack, e) for e in self.epsilons]
-        return bool(np.any(self.low > claims))
-
-    def at_least(self):
-        pairs = zip(self.epsilons, self.low, strict=True)
-        return max(needed(e, low, self.slack) for e, low in pairs)
-
-
-def test_against_monte_carlo():
-    c, steps, slack = 0.6, 8, 1e-6
-    mu, truth = presence_mu(c, steps, slack), Sampled(c, steps, slack, 1_000_000)
-    assert not truth.refutes(mu)
-    assert truth.at_least() > 0.97 * mu
-    # Power: a little too small, half the clip or twice the noise, steps and slack that are not there.
-    assert truth.refutes(0.97 * mu)
-    assert truth.refutes(presence_mu(c / 2, steps, slack))
-    assert truth.refutes(presence_mu(c, 2 * steps, slack))
-    assert truth.refutes(presence_mu(c, steps, 100 * slack))
-
-
-LENGTHS = {2: (0.1, 0.3, 1.0, 2.0), 4: (0.1, 0.3, 0.6, 1.0), 8: (0.1, 0.4, 0.9, 1.5)}
-LENGTHS |= {16: (0.07, 0.2, 0.4, 0.7), 64: (0.13, 0.3, 0.5, 0.75)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("slack", [1e-3, 1e-6, 1e-9])
-@pytest.mark.parametrize(("steps", "c"), [(t, c) for t, some in LENGTHS.items() for c in some])
-def test_sixty_settings_against_ten_million_samples(c, steps, slack):
-    mu = presence_mu(c, steps, slack)
-    truth = Sampled(c, steps, slack, 10_000_000, 1)
-    assert not truth.refutes(mu)
-    assert truth.at_least() > 0.98 * mu
 
 
 # -- what is known of the cost ----------------------------------------------------------------
@@ -451,27 +357,3 @@ def test_there_are_fewer_pairs_than_the_bound_on_rounding_says(monkeypatch):
     for c, steps in ((10.0, 4), (1.0, 8), (3.0, 32), (1e-4, 4)):
         allocation._law_of_mean(c, steps, 1e-54)
     assert 2**17 < most < 2**22
-
-
-# -- other accountants -----------------------------------------------------------------------------
-
-
-def epsilon_of(c, steps, delta):
-    """Epsilon of one pass at delta, straight from the law of S: no Gaussian in between."""
-    law = allocation._law_of_mean(c, steps, 1e-7 * delta)
-
-    def over(epsilon):
-        k = math.exp(epsilon)
-        with_it = float(np.maximum(law.points - k, 0) @ law.weights) + law.lost
-        return max(with_it, float(np.maximum(1 - k * law.points, 0) @ law.weights)) - delta
-
-    return brentq(over, 1e-9, 60.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("c", "steps"), [(0.5, 16), (0.74, 64), (1.0, 256)])
-def test_poisson_batches_of_the_same_size_are_neighbours(c, steps):
-    accountant = PLDAccountant(value_discretization_interval=1e-4)
-    step = dp_event.PoissonSampledDpEvent(1 / steps, dp_event.GaussianDpEvent(1 / c))
-    accountant.compose(dp_event.SelfComposedDpEvent(step, steps))
-    assert epsilon_of(c, steps, 1e-6) == pytest.approx(accountant.get_epsilon(1e-6), rel=0.25)

@@ -41,6 +41,7 @@ from blindstep.private.statement import (
     SECRECY,
     SEEDED,
     Statement,
+    arithmetic_sentence,
     delta_sentence,
     gaussian_sentence,
     round_up,
@@ -82,10 +83,13 @@ def report(
 ) -> Path:
     """Write a report of a run: one HTML file that loads nothing from elsewhere.
 
-    It holds public quantities only: no loss, no record, no key.
+        bs.report(result, "run.html", public_utility={"accuracy on public records": 0.91})
+
+    It holds public quantities only: no record, no key, and of losses the noisy means that a run
+    released.
 
     Args:
-        result: what `minimize` or an `Optimizer` gave.
+        result: what `minimize`, `tune` or an `Optimizer` gave.
         path: the file to write; folders on the way are made.
         title: the heading.
         public_utility: names and values that you computed *on public data*, such as an accuracy.
@@ -150,6 +154,15 @@ def header(content: Content) -> Html:
     state, alerts = tag("span", "finished", css="badge good"), []
     if privacy.seeded:
         alerts.append(tag("div", paragraph(SEEDED), css="alert"))
+    if (spent := content.spending) is not None and spent["mu"] > privacy.mu * (1 + 1e-6):
+        together = (
+            f"On the same people everything in the ledger is {round_up(spent['mu'])}-Gaussian "
+            f"differentially private: epsilon {rounded_up(spent['epsilon'])} at delta = "
+            f"{scientific(spent['delta'])}. Quote these numbers for a choice among its runs; those "
+            "below are this run's own."
+        )
+        said = paragraph(tag("b", "This run is part of a larger spend. "), together)
+        alerts.append(tag("div", said, css="alert warn"))
     if not content.finished:
         done = f"unfinished: step {content.steps_done:,} of {content.steps:,}"
         state = tag("span", done, css="badge warn")
@@ -203,8 +216,8 @@ def in_words(content: Content) -> Html:
             tag("b", f"Having studied all of it, they are right at most {guess} of the time."),
         ),
         paragraph(
-            "This holds whatever the loss function is, whatever the other records are, and whatever "
-            "is done with the result later. ",
+            "This holds for every loss that makes a number of one record, whatever the other records "
+            "are, and whatever is done with the result later. ",
             "Your record is all rows of yours together." if people else several,
         ),
         note(
@@ -252,7 +265,7 @@ def in_numbers(content: Content) -> Html:
         pictures,
         unit_sentence(privacy.unit, privacy.neighbours),
         paragraph("Released: ", privacy.released, "."),
-        paragraph("Arithmetic: ", privacy.arithmetic, "."),
+        paragraph(arithmetic_sentence(privacy.arithmetic, privacy.slack)),
         SECRECY,
         *([secrecy_sentence(privacy.secrecy)] if privacy.secrecy else []),
         "Enforced on every record, whatever the loss returns:",

@@ -98,6 +98,7 @@ class Trial(NamedTuple):
     number: bool  # it gave one real number, or one for each row
     finite: bool  # and a finite one
     said: str  # what is wrong; "" where nothing is
+    value: float = math.nan  # that number, or the sum of those of all rows, if finite
 
 
 def try_loss(loss: Callable[..., Any], params: Any, record: Any, rows: int | None) -> Trial:
@@ -121,7 +122,9 @@ def try_loss(loss: Callable[..., Any], params: Any, record: Any, rows: int | Non
         finite = all(map(math.isfinite, numbers))
     except OverflowError:  # an integer past all floats
         finite = False
-    return Trial(True, finite, "" if finite else "gives a number that is not finite")
+    if not finite:
+        return Trial(True, False, "gives a number that is not finite")
+    return Trial(True, True, "", float(sum(numbers)))
 
 
 class Reporting:

@@ -38,6 +38,10 @@ class PastTheMost(InvalidArgument):
 class Plan(Choices):
     """Everything that determines a run, except the loss, the data and the keys.
 
+        plan = bs.plan(bs.Auto(), dim=3, records=len(data), privacy=privacy)
+        print(plan.noise_std, plan.evaluations)
+        again = bs.Plan.from_json(plan.to_json())
+
     Make one with `blindstep.plan`. Its fields are its choices; nobody hands in a noise level, which
     follows from the budget.
 
@@ -227,7 +231,7 @@ class Plan(Choices):
 
     @property
     def sensitivity(self) -> float:
-        """How far replacing one record moves the most sensitive increment of a block."""
+        """How far a record moves the most sensitive increment of a block, as `Terms.sensitivities`."""
         return float(np.max(self.terms.sensitivities()))
 
     @cached_property

@@ -30,7 +30,7 @@ def plan(
         privacy = bs.Privacy(epsilon=1, delta=1e-6)
         print(bs.plan(bs.Auto(), dim=100, records=50_000, privacy=privacy))
         theorem = bs.Paper(radius=0.1, lipschitz=1.0, gap=1.0)
-        print(bs.plan(theorem, dim=100, tolerance=0.5, privacy=privacy).records)
+        print(bs.plan(theorem, dim=100, tolerance=0.5, privacy=bs.Privacy(mu=1)).records)
 
     A certificate is about a mean loss F that `Plan.certifies` names. One pass: the mean over the
     population, if the records are independent draws from it. Every step on all records: the mean
@@ -54,6 +54,14 @@ def plan(
             depend on it. Or no number of records certifies `tolerance`.
     """
     require_method(method)
+    if records is None and tolerance is None:
+        enough = method.enough(Problem(dim, 1, privacy, leaves))
+        if enough is not None:
+            raise InvalidArgument(
+                f"give records, the number that there are. How many does it take? For {dim:,} "
+                f"parameters at this budget learning begins at about {enough // 2:,} records, and from "
+                f"about {enough:,} on no step drowns in noise. Noise falls as 1 / records."
+            )
     if (records is None) == (tolerance is None):
         raise InvalidArgument(
             f"give either records or tolerance, got records={records!r} and "

@@ -78,7 +78,7 @@ class BatchQuery:
         """The point of each question, as a flat vector of parameters."""
         sets = self.points_of(0, len(self.rows))
         every = np.broadcast_to(sets, (len(self.rows), *sets.shape[1:]))
-        return every.reshape(len(self), -1)
+        return every.reshape(len(self), self.space.dim)
 
     def question(self, number: int) -> dict[str, Any]:
         """One question in plain numbers and lists, ready for JSON; answer it with where=[number]."""
@@ -102,12 +102,12 @@ class BatchQuery:
         """
         with jax.enable_x64(True):
             # Places past the end are computed and cut off: one shape, one compilation.
-            places = jnp.arange(start, start + size)
+            places = jnp.arange(start, start + max(size, 1))
             sets = np.asarray(points_at(self._estimator, self._query, places))
         if self._scales is not None:
             sets = np.asarray(self._scales.place(sets))
         kept = 1 if self.shared else min(size, len(self.rows) - start)
-        return sets[:kept].reshape(kept, -1, self.space.dim)
+        return sets.reshape(len(sets), -1, self.space.dim)[:kept]
 
     def places(
         self, number: int, where: Sequence[Any] | np.ndarray | None
