@@ -1,6 +1,6 @@
-"""The looks of a run that finds its own scales: before its first step, through a gate of their own.
+"""Calibrations find the scales of a run before its first step, through a gate of their own.
 
-Looks are a run of their own for the ledger, with their own noise key, in the folder `scales` of the run
+They are a run of their own for the ledger, with their own noise key, in the folder `scales` of the run
 directory. After a crash they go on like any other run: releases that may have been seen come out bit
 for bit the same.
 
@@ -35,11 +35,11 @@ from blindstep.run.loop import records_of
 
 Points = Float[np.ndarray, "evaluations dim"]
 Answers = Float[np.ndarray, "batch evaluations"]
-# What is asked of a record: a look, or a comparison with the start.
+# What is asked of a record: a calibration, or a comparison with the start.
 Asked = CalibrationQuery | ComparisonQuery
-# Where a look evaluates, in the form that its driver uses.
+# Where a calibration evaluates, in the form that its driver uses.
 Where = TypeVar("Where")
-# The folder of the run directory in which looks are kept.
+# The folder of the run directory in which calibrations are kept.
 CALIBRATION = "scales"
 
 
@@ -51,7 +51,7 @@ def open_calibration(
     unit: str,
     group: JaxGroup | None = None,
 ) -> Session:
-    """The session of a plan's looks; refused where looks and steps together break the budget."""
+    """The session of a plan's calibrations; refused where they and the steps together break the budget."""
     assert plan.calibration_terms is not None
     require_room(storage, plan.mu, group, secrecy=plan.secrecy)
     start = jnp.zeros((plan.calibrations, plan.calibration_query.size))
@@ -65,9 +65,9 @@ def scales_from(
     origin: Float[np.ndarray, " dim"],
     release: Callable[[Points, float], Float[np.ndarray, " size"]],
 ) -> Scales:
-    """Take the looks that are still to come, and read all of them.
+    """Take the calibrations that are still to come, and read all of them.
 
-    `release` evaluates a look at these points and sends it through the session's gate.
+    `release` evaluates a calibration at these points and sends it through the session's gate.
     """
     calibration, noise = plan.calibration_query, float(session.gate.terms.noise_std)
     finder = ScaleFinder(calibration, float(np.linalg.norm(origin)), noise)
@@ -86,9 +86,9 @@ def run_calibration(
     points: Callable[[int], Where],
     release: Callable[[Where, float], Float[np.ndarray, " size"]],
 ) -> None:
-    """Take the looks that are still to come, and let the finder read all of them.
+    """Take the calibrations that are still to come, and let the finder read all of them.
 
-    `points` says where the look of a number evaluates: in whatever form `release` takes it.
+    `points` says where the calibration of a number evaluates: in whatever form `release` takes it.
     """
     released = np.array(session.state)
     for number in range(plan.calibrations):
@@ -102,7 +102,7 @@ def run_calibration(
 def calibrate_on_loss(
     gate: Gate, loss: Loss, space: ParameterSpace, data: PyTree, query: Asked
 ) -> Callable[[Points, Any], Float[np.ndarray, " size"]]:
-    """Looks at a loss that JAX can trace, or comparisons of it."""
+    """Calibrations at a loss that JAX can trace, or comparisons of it."""
 
     def release(points: Points, distance: Any) -> Float[np.ndarray, " size"]:
         def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
@@ -140,7 +140,7 @@ def _release(
 def calibrate_on_answers(
     session: Session, query: Asked, answer: Callable[[Where, Int[np.ndarray, " batch"]], Answers]
 ) -> Callable[[Where, Any], Float[np.ndarray, " size"]]:
-    """Looks at values that come from elsewhere: saved before they are released, and used again."""
+    """The same at values that come from elsewhere: saved before they are released, and used again."""
 
     def release(points: Where, distance: Any) -> Float[np.ndarray, " size"]:
         gate = session.gate
