@@ -51,7 +51,7 @@ def open_calibration(
     unit: str,
     group: JaxGroup | None = None,
 ) -> Session:
-    """The session of a plan's calibrations; refused where they and the steps together break the budget."""
+    """The session of a plan's calibrations; refused where they and the steps break the budget."""
     assert plan.calibration_terms is not None
     require_room(storage, plan.mu, group, secrecy=plan.secrecy)
     start = jnp.zeros((plan.calibrations, plan.calibration_query.size))

@@ -1,8 +1,8 @@
 """The last thing that a run asks: is what it found better than the start?
 
 A comparison is a run of its own for the ledger, as calibrations are: its own gate and noise key, in the
-folder `comparison` of the run directory, charged before it releases and resumed bit for bit. What it costs is
-part of `plan.mu`.
+folder `comparison` of the run directory, charged before it releases and resumed bit for bit. What it
+costs is part of `plan.mu`.
 """
 
 from __future__ import annotations
