@@ -207,14 +207,18 @@ def _drowned(plan: Plan) -> tuple[str, ...]:
     clip = plan.clips[0]
     one = plan.release_std_mean / (clip * math.sqrt(steps))
     every = one * math.sqrt(plan.size)
-    if one <= _ONE and every <= _ALL:
+    # A run that finds its own scales has nothing else to go by.
+    most = _ALL if plan.calibration is None else _ONE
+    if one <= _ONE and every <= most:
         return ()
-    short = max(one / _ONE, every / _ALL)
+    short = max(one / _ONE, every / most)
+    begins = plan.records * max(short, every * math.sqrt(steps) / 2.0)
     coordinates = "" if one > _ONE else f" over {plan.size:,} coordinates"
     return (
         f"noise outweighs whatever {plan.records:,} records can say: averaged over all {steps:,} steps "
         f"it is {one if one > _ONE else every:.3g} times the clip norm {clip:.3g}{coordinates}, and no "
-        f"signal is longer than that. Give about {short:.2g} times as many records, or as large a mu "
+        f"signal is longer than that. This warning ends at about {math.ceil(plan.records * short):,} "
+        f"records, and learning begins at about {math.ceil(begins):,}; or give as much larger a mu "
         f"(now {plan.privacy.mu:.3g}), larger batches, or fewer parameters or directions.",
     )
 

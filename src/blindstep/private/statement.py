@@ -172,7 +172,7 @@ class Statement(Displayed):
             unit_sentence(self.unit, self.neighbours),
             f"Released: {self.released}.",
             f"Enforced on every record, whatever the loss returns: {'; '.join(self.enforced)}.",
-            f"Arithmetic: {self.arithmetic}. Up to a total variation of {round_up(self.slack, 1)}.",
+            arithmetic_sentence(self.arithmetic, self.slack),
             SECRECY,
             *([secrecy_sentence(self.secrecy)] if self.secrecy else []),
         ]
@@ -210,6 +210,11 @@ def unit_sentence(unit: str, neighbours: str = REPLACE) -> str:
         f"Protected: {unit}, left out or added (zero-out neighbours: replacing one by another is "
         "twice this mu). The number of records is public."
     )
+
+
+def arithmetic_sentence(arithmetic: str, slack: float) -> str:
+    """Which numbers all this is about, and how far the noise is from what is promised."""
+    return f"Arithmetic: {arithmetic}. Up to a total variation of {round_up(slack, 1)}."
 
 
 def secrecy_sentence(secrecy: float) -> str:
