@@ -9,6 +9,7 @@ A loss in natural units, so that one plan fits every problem.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -41,9 +42,12 @@ Asked = CalibrationQuery | ComparisonQuery
 Where = TypeVar("Where")
 # The folder of the run directory in which calibrations are kept.
 CALIBRATION = "scales"
+# And that of the comparison with the start.
+COMPARISON = "comparison"
 
 
-def open_calibration(
+def open_beside(
+    folder: str,
     plan: Plan,
     storage: Storage,
     known: Callable[[], Fingerprints],
@@ -51,12 +55,23 @@ def open_calibration(
     unit: str,
     group: JaxGroup | None = None,
 ) -> Session:
-    """The session of a plan's calibrations; refused where they and the steps break the budget."""
-    assert plan.calibration_terms is not None
-    require_room(storage, plan.mu, group, secrecy=plan.secrecy)
-    start = jnp.zeros((plan.calibrations, plan.calibration_query.size))
-    run = (plan.calibration_terms, plan.to_dict(), start, storage.part(CALIBRATION), known)
-    return Session(*run, seed=second_seed(seed), unit=unit, group=group)
+    """The session of a plan's calibrations or of its comparison, a run of its own in this folder.
+
+    The first one is refused where all parts of the plan together break the budget.
+    """
+    if first := folder == CALIBRATION:
+        terms, number, query = plan.calibration_terms, plan.calibrations, plan.calibration_query
+        require_room(storage, plan.mu, group, secrecy=plan.secrecy)
+    else:
+        terms, number, query = plan.comparison_terms, plan.comparisons, plan.comparison_query
+    assert terms is not None
+    run = (terms, plan.to_dict(), jnp.zeros((number, query.size)), storage.part(folder), known)
+    own = second_seed(seed) if first else second_seed(seed, folder)
+    return Session(*run, seed=own, unit=unit, group=group)
+
+
+open_calibration = functools.partial(open_beside, CALIBRATION)
+open_comparison = functools.partial(open_beside, COMPARISON)
 
 
 def scales_from(
