@@ -14,7 +14,6 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -23,8 +22,8 @@ import numpy as np
 NAMES = ("svm", "small_network", "large_network")
 
 
-def load(root: Path) -> dict[str, ModuleType]:
-    """The modules of the checkout at `root`, apart from those of any other checkout."""
+def programs_of(root: Path) -> dict[str, Any]:
+    """The compiled programs of the checkout at `root`, made while no other checkout can be imported."""
     ours = ("blindstep", "benchmarks")
     hidden = {
         name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in ours
@@ -33,7 +32,7 @@ def load(root: Path) -> dict[str, ModuleType]:
     try:
         from benchmarks import speed_problems, speed_programs
 
-        return {"problems": speed_problems, "programs": speed_programs}
+        return {name: speed_programs.full(getattr(speed_problems, name)()) for name in NAMES}
     finally:
         del sys.path[:2]
         for name in [name for name in sys.modules if name.split(".")[0] in ours]:
@@ -59,16 +58,14 @@ def main() -> None:
     parser.add_argument("other", type=Path)
     parser.add_argument("--repetitions", type=int, default=15)
     chosen = parser.parse_args()
-    this, that = load(Path(__file__).resolve().parent.parent), load(chosen.other.resolve())
     with jax.enable_x64(True):
+        here, there = Path(__file__).resolve().parent.parent, chosen.other.resolve()
+        this, that = programs_of(here), programs_of(there)
         for name in NAMES:
-            mine, other = (
-                version["programs"].full(getattr(version["problems"], name)())
-                for version in (this, that)
-            )
-            ratio, here, there = compare(mine, other, chosen.repetitions)
+            mine, other = this[name], that[name]
+            ratio, fastest, theirs = compare(mine, other, chosen.repetitions)
             print(
-                f"{name:14} {ratio:.3f} times as fast; best {here:.4f} s against {there:.4f} s; "
+                f"{name:14} {ratio:.3f} times as fast; best {fastest:.4f} s against {theirs:.4f} s; "
                 f"compiled in {mine.compile_seconds:.1f} s against {other.compile_seconds:.1f} s",
                 flush=True,
             )

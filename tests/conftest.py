@@ -32,6 +32,13 @@ install_import_hook(
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _one_noise():
+    import one_noise  # after the hook above: it imports what is checked
+
+    one_noise.everywhere()
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _own_home(tmp_path_factory):
     """Ledgers of data files go to a folder of the tests, not to the user's."""
     with pytest.MonkeyPatch.context() as patch:

@@ -1,5 +1,10 @@
 """Errors that say what is wrong, with which value, and what to do about it.
 
+    try:
+        bs.minimize(loss, params, data, bs.Privacy(epsilon=-1))
+    except bs.errors.InvalidArgument as error:
+        print(error)  # epsilon must be a positive number, got -1.
+
 Every check here looks at public configuration only. No function of this package puts a loss value
 or a record into a message.
 

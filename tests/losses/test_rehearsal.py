@@ -1,5 +1,6 @@
 """The loss is tried on made-up records first: what cannot work is refused before anything is spent."""
 
+import dataclasses
 import os
 import time
 import warnings
@@ -97,6 +98,69 @@ def test_with_a_time_limit_it_is_tried_in_a_process_of_its_own(tmp_path):
         host(tmp_path, exits, timeout=60.0)
     with pytest.raises(bs.errors.InvalidArgument, match=r"takes longer than timeout=0\.2 seconds"):
         host(tmp_path, sleeps, timeout=0.2)
+    assert not (tmp_path / "run").exists()
+
+
+IGNORES = {
+    "host": [lambda p, r: abs(r["height"] - 3.0), lambda p, r: 0.0 * p[0] + 1.0],
+    "compiled": [lambda p, r: jnp.abs(r["height"] - 3.0), lambda p, r: 0.0 * p[0] + 1.0],
+}
+
+
+@pytest.mark.parametrize("driver", IGNORES)
+def test_a_loss_that_ignores_its_parameters_is_refused(driver, tmp_path):
+    for loss in IGNORES[driver]:
+        with pytest.raises(bs.errors.InvalidArgument, match="does not change with the parameters"):
+            run(driver, tmp_path / "run", plan=SHORT, data=PEOPLE, loss=loss)
+    assert not (tmp_path / "run").exists()
+
+
+SEES_LITTLE = {
+    "steps": lambda p, r: float((p[0] > r["height"]) != (r["weight"] > 0.5)),
+    "a cap": lambda p, r: min(abs(p[0] - r["height"]), 0.001),
+    "some records": lambda p, r: p[0] if 0 < r["height"] < 1 else 0.0,
+    "far away": lambda p, r: max(abs(p[0]) - 0.1, 0.0),
+    "a number in few places": lambda p, r: 1.0 if abs(p[0]) < 1e-9 else np.nan,
+}
+
+
+@pytest.mark.parametrize("name", SEES_LITTLE)
+def test_a_loss_that_changes_somewhere_for_somebody_is_fine(name, tmp_path):
+    rehearsal.rehearse(SEES_LITTLE[name], np.zeros(2), PEOPLE)
+
+
+def test_an_ordinary_loss_is_called_few_times():
+    calls = []
+    rehearsal.rehearse(lambda p, r: calls.append(1) or right(p, r), np.zeros(2), PEOPLE)
+    assert len(calls) == 3
+
+
+@pytest.mark.filterwarnings("ignore::blindstep.errors.HopelessPlan")
+@pytest.mark.parametrize("driver", ["compiled", "host"])
+def test_swapped_parameters_and_data_are_refused(driver, tmp_path):
+    with pytest.raises(bs.errors.InvalidArgument, match="24 rows: are the two swapped"):
+        bs.minimize(
+            *(distance, DATA, np.zeros(2), bs.Privacy(mu=1.0)),
+            evaluate=bs.Host() if driver == "host" else None,
+            checkpoint=tmp_path / "run",
+            method=bs.Auto(evaluations=2**12),
+        )
+    assert not (tmp_path / "run").exists()
+    matrix = np.zeros((500, 2))  # many parameters, and few records that are none of them
+    rehearsal.rehearse(lambda p, r: abs(p[3] @ r["x"]), matrix, {"x": DATA})
+
+
+def distance(point, record):
+    return abs(point - record).sum()
+
+
+@pytest.mark.parametrize("driver", ["compiled", "host"])
+def test_a_plan_for_another_number_of_records_is_refused(driver, tmp_path):
+    """In version 0.2 one for fewer was run: most people were never asked."""
+    for number in (len(DATA) - 1, len(DATA) + 1):
+        other = dataclasses.replace(SHORT, records=number)
+        with pytest.raises(bs.errors.InvalidArgument, match=f"the plan is for {number} records"):
+            run(driver, tmp_path / "run", plan=other)
     assert not (tmp_path / "run").exists()
 
 

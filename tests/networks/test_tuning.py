@@ -11,12 +11,14 @@ import blindstep.torch as tuning
 from blindstep.errors import InvalidArgument, RunsInEvaluationMode
 from blindstep.estimate.scales import Units
 from blindstep.ledger import files
+from blindstep.ledger.ledger import read_ledger
 from blindstep.torch.run import within_reason
 from small_networks import (
     EVALUATIONS,
     METHOD,
     PRIVACY,
     RECORDS,
+    WORDS,
     Adapted,
     bits,
     loss,
@@ -252,6 +254,17 @@ def test_a_loss_that_cannot_work_is_refused_before_anything_is_spent(tmp_path, b
     with pytest.raises(InvalidArgument, match=word):
         tune(transformer(), loss=broken, checkpoint=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_on_labels_out_of_range_stops_after_its_looks(tmp_path):
+    """Every record counts 0, which only releases may tell: the steps are not spent for nothing."""
+    data, privacy, run = texts(300), bs.Privacy(mu=8.0), tmp_path / "run"
+    data["label"] = data["label"] + WORDS
+    with pytest.raises(InvalidArgument, match="Are labels within") as stopped:
+        tuning.minimize(transformer(), loss, data, privacy, method=METHOD, checkpoint=run)
+    spent = read_ledger(run / "ledger.jsonl").spent()
+    assert 0.0 < spent < 0.5 * privacy.mu
+    assert f"mu {spent:.3g} of" in str(stopped.value)
 
 
 def test_a_plan_can_be_seen_first_and_must_fit():

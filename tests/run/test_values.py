@@ -1,14 +1,19 @@
 """Private values, and choices that are paid for."""
 
+import html
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import blindstep as bs
+from blindstep.insight.report import report_run_directory
 from blindstep.ledger.ledger import read_ledger
 from blindstep.ledger.session import Session
 from blindstep.private import accounting
+from blindstep.private.statement import delta_sentence, round_up
 
 DATA = np.random.default_rng(0).normal(size=(4000, 2)) + np.array([3.0, 0.0])
 PRIVACY = bs.Privacy(epsilon=1, delta=1e-5)
@@ -191,12 +196,27 @@ def test_tuning_costs_one_budget_and_finds_the_better_start(tmp_path):
     spent = read_ledger(tmp_path / "tuned" / "ledger.jsonl").spent()
     assert spent == pytest.approx(tuned.privacy.mu, rel=1e-9)
     assert tuned.privacy.epsilon <= 4.0
-    parts = [result.privacy.mu for result in tuned.results]
+    parts = [result.plan.mu for result in tuned.results]
     assert parts[0] == pytest.approx(parts[1])
     choice = np.sqrt(tuned.privacy.mu**2 - accounting.compose(parts) ** 2)
     assert choice**2 / tuned.privacy.mu**2 == pytest.approx(0.1, rel=0.02)
     again = bs.tune(loss, np.zeros(2), DATA, candidates, **options)
     assert again.values == tuned.values
+    tells_the_whole(tuned, tmp_path)
+
+
+def tells_the_whole(tuned, tmp_path):
+    """Wherever a result of the choice is shown, the privacy is that of all runs and the choice."""
+    sentence = delta_sentence(*(getattr(tuned.privacy, n) for n in ("epsilon", "delta", "exceeds")))
+    for each in (tuned, tuned.best, *tuned.results, pickle.loads(pickle.dumps(tuned.best))):
+        assert each.privacy == tuned.privacy
+        assert sentence in str(each)
+        page = bs.report(each, tmp_path / "choice.html").read_text()
+        assert sentence in html.unescape(page)
+    for name in ("run-1", "run-2"):  # its directory knows the ledger of all
+        page = report_run_directory(tmp_path / "tuned" / name).read_text()
+        assert "part of a larger spend" in page
+        assert f"{round_up(tuned.privacy.mu)}-Gaussian" in page
 
 
 @pytest.mark.parametrize(

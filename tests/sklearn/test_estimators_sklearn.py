@@ -169,7 +169,8 @@ def test_a_random_state_is_not_private_and_says_so():
 def test_a_seed_is_as_long_as_what_it_comes_from(monkeypatch):
     """A whole number is taken whole, a generator gives 128 bits; none stays none."""
     seen, session = [], sys.modules["blindstep.ledger.session"]
-    monkeypatch.setattr(session, "fresh_keys", lambda seed: seen.append(seed) or fresh_keys(seed))
+    keys = lambda seed, about: seen.append(seed) or fresh_keys(seed, about)  # noqa: E731
+    monkeypatch.setattr(session, "fresh_keys", keys)
     for state in (2**200 + 1, np.random.RandomState(0), np.random.RandomState(0), None):
         small(random_state=state)
     # Each run has three gates, and a number of its own for the ledger's; the steps' gate is the second.

@@ -28,6 +28,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 import blindstep as bs
+import one_noise
 from blindstep.ledger.session import Session
 from kill_helpers import digest_of, digest_of_result
 from losses import capped_distance
@@ -204,4 +205,5 @@ def moments(kills, seed):
 
 
 if __name__ == "__main__":
+    one_noise.everywhere()
     nursery(*sys.argv[1:])

@@ -31,6 +31,8 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 from blindstep.run.ask_tell import Optimizer
 from blindstep.ledger.session import Session
+import one_noise
+one_noise.everywhere()
 from kill_helpers import digest_of, digest_of_result
 from driver_runs import HORIZON, run
 

@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import blindstep as bs
+import one_noise
 from blindstep.ledger import fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
@@ -145,6 +146,7 @@ def two_processes(folder, rank, port):
 
 
 if __name__ == "__main__":
+    one_noise.everywhere()
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_enable_x64", True)
     tasks = {"eight": eight_devices, "layouts": every_layout, "two": two_processes}

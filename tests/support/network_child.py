@@ -9,10 +9,12 @@ import time
 
 import torch
 
+import one_noise
 from small_networks import loss, transformer, tune
 
 
 def main(how, weights, directory):
+    one_noise.everywhere()
     torch.set_num_threads(1)
     if how == "together":
         torch.distributed.init_process_group(

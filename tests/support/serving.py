@@ -112,7 +112,7 @@ def optimizer_of(studies: Studies, study: str, monkeypatch) -> bs.Optimizer:
     """An Optimizer with a study's plan, units and public key."""
     design = studies.design(studies.number(study))
     keys = Keys(SECRETS.run_name(study, design.attempt), design.public, seeded=False)
-    monkeypatch.setattr(session, "fresh_keys", lambda seed=None: keys)
+    monkeypatch.setattr(session, "fresh_keys", lambda seed=None, about="": keys)
     scales = design.spec.scales()
     return bs.Optimizer(design.plan, np.asarray(scales.origin), scales=scales)
 

@@ -159,10 +159,10 @@ class Comparison:
 
         Of those that are better than the start the first in `rounds`, unless another one is better than
         that beyond the noise of both. If none is, and slopes are trusted, the first in `rounds` unless
-        that is worse than the start beyond the noise.
+        that is worse than the start beyond the noise, or nothing was seen of it.
         """
         if not np.any(self.better):
-            worse = self.difference[0] > BETTER * self.std[0]
+            worse = self.limit[0] == 0 or self.difference[0] > BETTER * self.std[0]
             return self.rounds[0] if self.trusted and not worse else None
         chosen = int(np.argmax(self.better))
         for other in np.flatnonzero(self.better):

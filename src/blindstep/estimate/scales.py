@@ -147,6 +147,11 @@ class ScaleFinder:
         self._slope, self._at, self._silent = 1.0, self.distance, False
 
     @property
+    def heard_nobody(self) -> bool:
+        """Whether no look saw a loss or a slope, though their noise could not have hidden them."""
+        return not (self._sized or np.any(self._seen)) and self._noise <= _HIDDEN / 3.0
+
+    @property
     def axes(self) -> Float[np.ndarray, "dim dim"] | Float[np.ndarray, " dim"]:
         """A, up to a factor."""
         if self._calibrate.uses_products:  # all parameters are one leaf

@@ -131,6 +131,9 @@ def audit(
 ) -> Audit:
     """Measure a lower bound on the privacy loss of `plan`, and hold it against what is claimed.
 
+        plan = bs.plan(bs.Auto(evaluations=2**14), dim=3, records=1000, privacy=bs.Privacy(mu=1))
+        print(bs.audit(plan, pairs=2000))
+
     Either the block with the changed record, and up to three others, run through the real driver
     under thousands of noise keys ("many-runs"); or one pass of the plan runs once with a canary in
     each block ("one-run"). The loss is a worst-case one. So this is about the plan and the code; it

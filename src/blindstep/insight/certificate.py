@@ -113,6 +113,9 @@ def certificate(
 ) -> Certificate:
     """An upper bound on the Goldstein norm of the mean loss at a point, with its confidence.
 
+        made = bs.certificate(loss, result.params, public_records, radius=0.5, public=True)
+        print(made.norm_bound)
+
     It reads records, so say whose: `public=True` for records that are no secret (simulated, or
     published), or `privacy` and `ledger` for private ones, which are then charged.
 

@@ -32,7 +32,7 @@ from blindstep.estimate.frames import Structured
 from blindstep.estimate.probing import probing_of_answers, probing_of_loss
 from blindstep.insight import certificate_search as search
 from blindstep.insight.certificate_search import Point, Points, shortest_in_hull
-from blindstep.ledger import files
+from blindstep.ledger import files, fingerprints
 from blindstep.ledger.account import RunIdentity
 from blindstep.ledger.ledger import Ledger, cohort_of
 from blindstep.ledger.storage import LEDGER
@@ -118,7 +118,12 @@ def measure(
     check_delta(payer.privacy, records)
     check_delta(payer.budget, records, "budget")
     estimator, terms, error = prepare(dim, records, smoothing, bounds, payer.privacy, failure)
-    keys = fresh_keys(seed)
+    about = ""
+    if seed is not None:
+        judged = evaluator.loss, space.unflatten(centre), evaluator.data
+        known = fingerprints.of_values([judged], evaluator.data)
+        about = f"{known.about} {radius} {smoothing} {bounds} {terms.noise_std}"
+    keys = fresh_keys(seed, about)
     random = np.random.default_rng(np.asarray(jax.random.key_data(keys.public)))
     spread = search.gaussian_combination(1.0, float(terms.noise_std), dim, _RELEASES, failure / 2.0)
     released = np.zeros((0, dim))

@@ -82,10 +82,12 @@ def report(
 ) -> Path:
     """Write a report of a run: one HTML file that loads nothing from elsewhere.
 
+        bs.report(result, "run.html", public_utility={"accuracy on public records": 0.91})
+
     It holds public quantities only: no loss, no record, no key.
 
     Args:
-        result: what `minimize` or an `Optimizer` gave.
+        result: what `minimize`, `tune` or an `Optimizer` gave.
         path: the file to write; folders on the way are made.
         title: the heading.
         public_utility: names and values that you computed *on public data*, such as an accuracy.
@@ -150,6 +152,15 @@ def header(content: Content) -> Html:
     state, alerts = tag("span", "finished", css="badge good"), []
     if privacy.seeded:
         alerts.append(tag("div", paragraph(SEEDED), css="alert"))
+    if (spent := content.spending) is not None and spent["mu"] > privacy.mu * (1 + 1e-6):
+        together = (
+            f"On the same people everything in the ledger is {round_up(spent['mu'])}-Gaussian "
+            f"differentially private: epsilon {rounded_up(spent['epsilon'])} at delta = "
+            f"{scientific(spent['delta'])}. Quote these numbers for a choice among its runs; those "
+            "below are this run's own."
+        )
+        said = paragraph(tag("b", "This run is part of a larger spend. "), together)
+        alerts.append(tag("div", said, css="alert warn"))
     if not content.finished:
         done = f"unfinished: step {content.steps_done:,} of {content.steps:,}"
         state = tag("span", done, css="badge warn")

@@ -56,6 +56,11 @@ class Fingerprints:
     loss: str  # of the traced loss; "" for a loss that cannot be traced
     environment: str  # of the versions and devices that compute it (`of_environment`)
 
+    @property
+    def about(self) -> str:
+        """All but the environment: under a user's seed, what the noise hangs on besides the seed."""
+        return f"{self.data} {self.params} {self.loss}"
+
 
 def of_plan(plan: Mapping[str, Any]) -> str:
     """SHA-256 of a JSON-ready plan without its "notes": these are words for people, free to change."""

@@ -91,7 +91,7 @@ class Session:
             start: the public state of a fresh run: any pytree of arrays.
             storage: where the run is kept.
             known: gives what must be the same on resuming, and in all processes; not called by a
-                single process that stores nothing.
+                single process that stores nothing and has no seed.
             seed: makes the keys of a fresh run; on resuming it must be the same one, or None.
             interval: says when to save.
             unit: what one record is, in the words of the privacy statement.
@@ -233,7 +233,7 @@ class Session:
     def _begin(self, known: Callable[[], Fingerprints], seed: int | None) -> None:
         """Open the storage, or draw keys: in process 0, for all of them."""
         group, several = self._group, self._group.number > 1
-        if self._storage or several:
+        if self._storage or several or seed is not None:
             self._known, self._plan_id = known(), fingerprints.of_plan(self._plan)
         if several:
             given = (self._known, self._plan_id, self.unit, self._storage, seed)
@@ -246,7 +246,8 @@ class Session:
             self.state, self._memory, self.position, self.saved = snapshot
 
     def _draw(self, seed: int | None) -> None:
-        self.keys = fresh_keys(seed)
+        """New keys. Under a seed, noise that no run about anything else has."""
+        self.keys = fresh_keys(seed, "" if seed is None else f"{self._plan_id} {self._known.about}")
 
     def _open(self, seed: int | None) -> None:
         found = self._calibrate()
@@ -321,7 +322,7 @@ class Session:
 
     def _resume(self, packed: Packed, meta: CheckpointMeta, seed: int | None) -> None:
         self.keys, self._secret = packed.keys, packed.secret
-        if seed is not None and np.any(fresh_keys(seed).noise.words() != self.keys.noise.words()):
+        if seed is not None and fresh_keys(seed).public != self.keys.public:
             raise CheckpointMismatch(
                 f"{self._current} is of a run with another seed, or none: leave the seed out, or "
                 "give another directory for a new run."

@@ -123,9 +123,14 @@ Value = TypeVar("Value")
 
 
 def telling_failures(run: Callable[[], Value]) -> Value:
-    """`run()`; of such a failure, say what to do, without its words: they may hold a record."""
+    """`run()`; of such a failure, say what to do, without its words: they may hold a record.
+
+    JAX's own search for NaN (`jax_debug_nans`) is off meanwhile: it would end the run at the first
+    record whose loss is not finite, and such a record counts 0.
+    """
     try:
-        return run()
+        with jax.debug_nans(False), jax.debug_infs(False):
+            return run()
     except eqx.EquinoxRuntimeError:
         pass
     except jax.errors.JaxRuntimeError as error:

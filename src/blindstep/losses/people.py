@@ -38,6 +38,7 @@ from blindstep.losses import pytrees
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.portable import PersonLoss, VectorizedPersonLoss
 from blindstep.losses.pytrees import Loss, check_loss, count_records
+from blindstep.losses.streams import in_slots, with_streams
 from blindstep.private.accounting import PERSON, RECORD
 
 # Averaging 8 rows leaves an eighth of the variance within a person. A constant: a number that was taken
@@ -112,6 +113,7 @@ def by_person(
 
     Without `people` they are what was given, and the unit is a record.
     """
+    loss, data = with_streams(loss, data)
     if people is None:
         return loss, data, RECORD
     with jax.enable_x64(True):
@@ -120,7 +122,7 @@ def by_person(
             loss, params, data
         )  # of one row, so that messages are about the user's own shapes
     index, used = people.grouped(count_records(data))
-    slots = jax.tree.map(lambda leaf: _taken(leaf, index), data)
+    slots = in_slots(loss, jax.tree.map(lambda leaf: _taken(leaf, index), data), index)
     spread = (leaf for leaf in jax.tree.leaves(slots) if pytrees.over_records(leaf) is not None)
     shard = next((leaf.sharding for leaf in spread), None)
     counts = used if shard is None else jax.device_put(used, shard)
@@ -131,12 +133,14 @@ def by_person_on_host(
     loss: Loss, data: PyTree, people: People | None, vectorized: bool
 ) -> tuple[Loss, PyTree, str]:
     """The same for the host driver: a slot is a tree of rows, as the user's function takes them."""
+    loss, data = with_streams(loss, data, host=True)
     if people is None:
         return loss, data, RECORD
     index, used = people.grouped(count_records(data))
-    data = jax.tree.map(np.asarray, data)
+    taken = in_slots(loss, jax.tree.map(lambda leaf: np.asarray(leaf)[index], data), index)
     slots = tuple(
-        jax.tree.map(lambda leaf, own=own: leaf[own], data) for own in np.ascontiguousarray(index.T)
+        jax.tree.map(lambda leaf, slot=slot: np.ascontiguousarray(leaf[:, slot]), taken)
+        for slot in range(people.rows)
     )
     mean = VectorizedPersonLoss(loss) if vectorized else PersonLoss(loss)
     return mean, (slots, used), people.unit

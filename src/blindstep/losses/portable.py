@@ -48,6 +48,21 @@ class PersonLoss:
 
 
 @dataclass(frozen=True)
+class SeededLoss:
+    """For a Python function of parameters, a record and a seed: the record's own number, a whole one.
+
+    Of many records at once it gets an array of seeds.
+    """
+
+    loss: Callable[[Any, Any, Any], Any]
+
+    def __call__(self, params: Any, numbered: tuple[Any, Any]) -> Any:
+        """The loss at the draws of the record."""
+        record, seed = numbered
+        return self.loss(params, record, np.asarray(seed).astype(np.int64).tolist())
+
+
+@dataclass(frozen=True)
 class VectorizedPersonLoss:
     """For a function of many parameters and rows at once: one call for each slot, of all people."""
 
@@ -83,6 +98,7 @@ class Trial(NamedTuple):
     number: bool  # it gave one real number, or one for each row
     finite: bool  # and a finite one
     said: str  # what is wrong; "" where nothing is
+    value: float = math.nan  # that number, or the sum of those of all rows, if finite
 
 
 def try_loss(loss: Callable[..., Any], params: Any, record: Any, rows: int | None) -> Trial:
@@ -106,7 +122,9 @@ def try_loss(loss: Callable[..., Any], params: Any, record: Any, rows: int | Non
         finite = all(map(math.isfinite, numbers))
     except OverflowError:  # an integer past all floats
         finite = False
-    return Trial(True, finite, "" if finite else "gives a number that is not finite")
+    if not finite:
+        return Trial(True, False, "gives a number that is not finite")
+    return Trial(True, True, "", float(sum(numbers)))
 
 
 class Reporting:

@@ -22,8 +22,8 @@ from jaxtyping import Array, Float, PyTree
 
 from blindstep.errors import InvalidArgument
 
-# From parameters and one record to one number.
-Loss = Callable[[PyTree, PyTree], Any]
+# From parameters and one record to one number; a key may be third (`losses.streams`).
+Loss = Callable[..., Any]
 
 
 class UntraceableLoss(InvalidArgument):

@@ -28,11 +28,22 @@ from blindstep.errors import InvalidArgument, LossNotFinite
 from blindstep.losses import isolation
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.portable import Reporting, Trial, reported, try_loss, words
-from blindstep.losses.pytrees import Loss, ParameterSpace, refuse_mixing, shapes_of
+from blindstep.losses.pytrees import (
+    Loss,
+    ParameterSpace,
+    count_records,
+    refuse_mixing,
+    shapes_of,
+)
 from blindstep.losses.silence import interrupt, silence
 
 # Zeros, ones, random shares in 0 .. 1, random normal numbers.
 _NUMBER = 4
+# How far from the start the loss is looked at, in units of a parameter's size (at least 1). At the
+# start alone a smooth loss may be flat as well: at a saddle, where a network's weights are all 0.
+_AWAY = (0.0, 0.01, 0.3, 1.0, 10.0)
+# So many times more rows in the parameters than records: perhaps the two were swapped.
+_SWAPPED = 10
 # Rows of a vectorised call: two show whether there is one number for each.
 _ROWS = 2
 
@@ -76,22 +87,25 @@ def rehearse(
     """Try a Python loss on made-up records at the start parameters, as the host driver calls it.
 
     Raises:
-        InvalidArgument: no made-up record got a real number, with what the loss said to the first.
+        InvalidArgument: no made-up record got a real number, with what the loss said to the first; or
+            the loss does not change with the parameters.
             A loss that gives numbers, none of them finite, is a warning (`LossNotFinite`).
     """
     space, rows = ParameterSpace.of(params), _ROWS if vectorized else None
-    flat = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(params)]
-    start, records = np.concatenate(flat), made_up(data)
-    points = start if rows is None else np.tile(start, (rows, 1))
+    records, points = made_up(data), _around(params)
 
-    def attempt(place: int) -> Trial:
+    def attempt(place: int, far: int = 0) -> Trial:
         one = [place] * rows if rows else place
         record = jax.tree.map(lambda leaf: leaf[one], records)
+        at = space.unflatten(points[far] if rows is None else np.tile(points[far], (rows, 1)))
         if timeout is None:
-            return _here(loss, space.unflatten(points), record, rows)
-        return _apart(loss, space.unflatten(points), record, rows, timeout)
+            return _here(loss, at, record, rows)
+        return _apart(loss, at, record, rows, timeout)
 
-    _judge(attempt, data)
+    if rows is None and timeout is None:
+        _refuse_swapped(loss, params, data)
+    if _judge(attempt, data):
+        _refuse_constant(attempt)
 
 
 def rehearse_compiled(
@@ -101,19 +115,22 @@ def rehearse_compiled(
 
     `check_loss` has seen already that it gives one real number, and `check_gradient`, if it will be
     `differentiated`, that it has a gradient. What is left: a callback that raises for every made-up
-    record, or a gradient that sees nothing of the loss (InvalidArgument), and values or gradients that
-    are never finite (`LossNotFinite`).
+    record, a loss that does not change with the parameters, or a gradient that sees nothing of it
+    (InvalidArgument), and values or gradients that are never finite (`LossNotFinite`).
     """
-    records = made_up(data)
+    space, records, points = ParameterSpace.of(params), made_up(data), _around(params)
 
-    def attempt(place: int) -> Trial:
+    def attempt(place: int, far: int = 0) -> Trial:
         record = jax.tree.map(lambda leaf: leaf[place], records)
-        value = functools.partial(_value, loss, differentiated)
-        return _here(lambda *given: np.asarray(value(*given)), params, record, None)
+        value, at = functools.partial(_value, loss, differentiated), space.unflatten(points[far])
+        return _here(lambda *given: np.asarray(value(*given)), at, record, None)
 
+    _refuse_swapped(lambda *given: np.asarray(loss(*given)), params, data)
     what = "the loss or its gradient" if differentiated else "the loss"
-    if _judge(attempt, data, what) and differentiated:
-        refuse_staircase(loss, params, records)
+    if _judge(attempt, data, what):
+        _refuse_constant(attempt)
+        if differentiated:
+            refuse_staircase(loss, params, records)
 
 
 @eqx.filter_jit
@@ -139,6 +156,55 @@ def _apart(loss: Loss, params: PyTree, record: PyTree, rows: int | None, timeout
         message = isolation.points_message([params], None)
         isolation.values_apart(sealed, timeout, message, record, 1, worker=False)
         return reported(path, f"takes longer than timeout={timeout:g} seconds, or ends its process")
+
+
+def _refuse_swapped(loss: Loss, params: PyTree, data: PyTree) -> None:
+    """Raise if parameters look like records and records like parameters, and the loss takes them so."""
+    lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(params)}
+    rows = count_records(data)
+    if len(lengths) > 1 or max(lengths) < (_SWAPPED * rows,):
+        return
+    record = jax.tree.map(lambda leaf: np.zeros(np.shape(leaf)[1:], np.asarray(leaf).dtype), params)
+    if _here(loss, made_up(data, rows), record, None).number:
+        raise InvalidArgument(
+            f"there are {rows} records, and the parameters have {max(lengths)[0]} rows: are the two "
+            "swapped? It is minimize(loss, params, data, privacy). Nothing was spent. If they are not, "
+            "give rehearse=False."
+        )
+
+
+def _around(params: PyTree) -> Float[np.ndarray, "points dim"]:
+    """The start, and points farther and farther from it, as flat vectors."""
+    flat = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(params)]
+    start = np.concatenate(flat)
+    size = max(1.0, math.sqrt(float(np.mean(start**2))))
+    moves = np.random.default_rng(0).normal(size=(len(_AWAY), start.size))
+    return start + size * np.asarray(_AWAY)[:, None] * moves
+
+
+def _refuse_constant(attempt: Callable[[int, int], Trial]) -> None:
+    """Raise if each made-up record has one loss wherever the parameters are; one change is enough.
+
+    Random numbers come first: a record of zeros is often 0 wherever it is asked.
+    """
+    compared = False
+    for place in reversed(range(_NUMBER)):
+        values = [attempt(place, far) for far in (0, len(_AWAY) - 1)]
+        values += [attempt(place, far) for far in range(1, len(_AWAY) - 1) if _equal(values)]
+        if not _equal(values):
+            return
+        compared |= sum(each.finite for each in values) > 1
+    if compared:
+        raise InvalidArgument(
+            "the loss does not change with the parameters: made-up records (zeros, ones, random "
+            f"numbers) have the same loss at the start and at {len(_AWAY) - 1} points around it, near "
+            "and far. So there is nothing to learn. Nothing was spent. Does it use its first argument? "
+            "If it does, and made-up records are the reason, give rehearse=False."
+        )
+
+
+def _equal(trials: list[Trial]) -> bool:
+    return len({each.value for each in trials if each.finite}) < 2
 
 
 def _judge(attempt: Callable[[int], Trial], data: PyTree, what: str = "the loss") -> bool:
@@ -182,9 +248,6 @@ def _shapes(data: PyTree) -> str:
     return str(jax.tree.map(shape, data)).replace("'", "")
 
 
-# How far from the start a staircase is looked for, in units of a parameter's size (at least 1). At the
-# start alone a smooth loss may be flat as well: at a saddle, where a network's weights are all 0.
-_AWAY = (0.0, 0.01, 0.3, 1.0, 10.0)
 _REMEDY = "Nothing was spent. Leave out estimate='gradient': values of the loss are enough."
 
 
@@ -211,12 +274,8 @@ def check_gradient(loss: Loss, params: PyTree, data: PyTree) -> None:
 def refuse_staircase(loss: Loss, params: PyTree, records: PyTree) -> None:
     """Raise if losses of made-up `records` change, and their gradients are 0 wherever we look."""
     space = ParameterSpace.of(params)
-    start = np.asarray(space.flatten(params))
-    size = max(1.0, math.sqrt(float(np.mean(start**2))))
-    moves = np.random.default_rng(0).normal(size=(len(_AWAY), space.dim))
-    points = start + size * np.asarray(_AWAY)[:, None] * moves
     try:
-        values, slopes = map(np.asarray, _looked(loss, space, points, records))
+        values, slopes = map(np.asarray, _looked(loss, space, _around(params), records))
     except jax.errors.JaxRuntimeError:  # a callback fails for one of them, as it may
         return
     finite = np.isfinite(values) & np.isfinite(slopes)

@@ -53,7 +53,11 @@ class _Silence:
 
     @contextlib.contextmanager
     def __call__(self, *, worker: bool) -> Iterator[None]:
-        """Be silent; in a worker, whose output is nobody else's, also what other languages print."""
+        """Be silent, and keep other languages from standard output.
+
+        In a worker, whose output is nobody else's, from standard error too: a run shows how far it is
+        there.
+        """
         with self._lock:
             self._inside += 1
             if self._inside == 1:
@@ -77,14 +81,15 @@ class _Silence:
         warnings.simplefilter("ignore")
         undo.callback(logging.disable, logging.root.manager.disable)
         logging.disable(sys.maxsize)
-        for descriptor in (1, 2) if worker else ():
+        flush = ctypes.CDLL(None).fflush
+        flush(None)  # what C held back before is not of a loss
+        for descriptor in (1, 2) if worker else (1,):
             with contextlib.suppress(OSError):  # a worker may have closed it
                 kept = os.dup(descriptor)
                 undo.callback(os.close, kept)
                 undo.callback(os.dup2, kept, descriptor)
                 os.dup2(nowhere.fileno(), descriptor)
-        if worker:
-            undo.callback(ctypes.CDLL(None).fflush, None)  # what C holds back goes nowhere, too
+        undo.callback(flush, None)  # what C holds back now goes nowhere, too
 
 
 class _Interrupt:

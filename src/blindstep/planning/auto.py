@@ -49,8 +49,9 @@ from blindstep.planning.plan import Plan
 # All in natural units: a record's slopes are about 1 long, its loss at the start is about 1.
 _STEPS, _MOST_STEPS, _FEWEST_STEPS, _DROWNED = 64, 160, 20, 0.8
 _SHORTEST, _LONGEST, _SMOOTHING, _CLIP = 1.6, 3.0, 0.5, 0.45
-# Where there is little noise, the clip is so large that noise is this long; but no larger than that.
-_NOISE, _LARGEST_CLIP = 0.06, 8.0
+# Where there is little noise, the clip is so large that noise is this long; but beyond a clip that most
+# slopes are shorter than, only half of what is left (of its logarithm) goes to the clip.
+_NOISE, _WIDE_CLIP, _LARGEST_CLIP = 0.06, 2.0, 8.0
 # Up to this many parameters a plan does not depend on their number.
 _FEW = 144
 _FEWEST_DIRECTIONS = 8
@@ -194,7 +195,8 @@ def _clip(dim: int, heard: float, steps: int) -> float:
     The noise on a gradient is 2 sqrt(T d) / `heard` clips long, and `heard` is n mu with all n records
     in every step.
     """
-    return min(max(_NOISE * heard / (2.0 * math.sqrt(steps * dim)), _CLIP), _LARGEST_CLIP)
+    clip = _NOISE * heard / (2.0 * math.sqrt(steps * dim))
+    return min(max(min(clip, math.sqrt(_WIDE_CLIP * clip)), _CLIP), _LARGEST_CLIP)
 
 
 def _comparison_batch(problem: Problem, evaluations: int, mu: float, secret: bool) -> int:

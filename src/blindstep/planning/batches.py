@@ -11,6 +11,10 @@ all n records in each of T steps. In t secret batches it is longer by how much a
 of its ideal, sqrt(t): by a few percent while mu of a pass is small, by sqrt(t / T) if a pass is longer
 than the run, and by more where a pass costs much. So t is what gains most for the evaluations; and
 where nobody says how many these may be, the fewest evaluations that gain nearly as much as any number.
+
+Near the answer the gradient is no longer long, and what counts is the sum of the squares of the noise
+and of what choosing m records adds to a gradient, 1 / m. Where noise is small, a choice that brings
+this down is worth evaluations that take a moment.
 """
 
 from __future__ import annotations
@@ -34,16 +38,25 @@ _FEWEST_RECORDS = 8
 # Of the gain of all records in every step: as much will do, where nobody says how many evaluations.
 _NEARLY = 0.97
 _MOST_BATCHES = 1024
+# How much larger than it could be the square of noise and chance may be near the answer, if as many
+# evaluations as take a moment can help it.
+_NEAR, _MOMENT = 1.5, 2**23
 
 
 @dataclass(frozen=True)
 class Batches:
-    """A choice: records in a step, directions, how much longer noise is than with all records."""
+    """A choice: records in a step, directions, how much longer noise is than with all records.
+
+    Attributes:
+        gain: of a step far from the answer.
+        error: the square of noise and chance near it.
+    """
 
     batch: int
     directions: int
     longer: float
     gain: float
+    error: float
 
 
 def choices(
@@ -110,13 +123,19 @@ def choose(
         if fit < (wanted or 1):
             continue
         q = wanted or min(dim, fit)
-        share, chosen = q / dim, batch < records
-        varied = 1 + share * (more * noise) ** 2 + chosen * _SAMPLING / batch
-        tried.append(Batches(batch, q, more, share / varied))
+        share, chance = q / dim, (batch < records) / batch
+        square = (more * noise) ** 2
+        gain = share / (1 + share * square + _SAMPLING * chance)
+        tried.append(Batches(batch, q, more, gain, square + chance))
     if not tried:
         return None
     best = max(tried, key=lambda each: each.gain)
     if short:
         enough = [each for each in tried if each.gain >= _NEARLY * best.gain]
         best = min(enough, key=lambda each: each.batch * each.directions)
+        moment = [each for each in enough if 2 * steps * each.batch * each.directions <= _MOMENT]
+        least = min((each.error for each in moment), default=best.error)
+        near = [each for each in moment if each.error <= _NEAR * least]
+        if near and best.error > _NEAR * least:
+            best = min(near, key=lambda each: each.batch * each.directions)
     return best

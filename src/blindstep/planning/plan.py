@@ -38,6 +38,10 @@ class PastTheMost(InvalidArgument):
 class Plan(Choices):
     """Everything that determines a run, except the loss, the data and the keys.
 
+        plan = bs.plan(bs.Auto(), dim=3, records=len(data), privacy=privacy)
+        print(plan.noise_std, plan.evaluations)
+        again = bs.Plan.from_json(plan.to_json())
+
     Make one with `blindstep.plan`. Its fields are its choices; nobody hands in a noise level, which
     follows from the budget.
 
@@ -101,10 +105,14 @@ class Plan(Choices):
         Along q directions of d, drawn anew for each step, a gradient shows q / d of what noise there
         is; and what it shows along one direction varies by sqrt((1 - q/d) / d) of its own length.
         """
+        noise = self.release_std_mean
+        if self.natural_units and self.first_batch < self.records:
+            # A record's slopes are about 1 long: what choosing the records by chance adds.
+            noise = math.hypot(noise, 1.0 / math.sqrt(self.dim * self.first_batch))
         if self.differentiates or self.sharing != "block":
-            return self.release_std_mean, 0.0
+            return noise, 0.0
         shown = self.directions / self.dim
-        return self.release_std_mean * math.sqrt(shown), (1.0 - shown) / self.dim
+        return noise * math.sqrt(shown), (1.0 - shown) / self.dim
 
     @property
     def chosen_learner(self) -> Learner:

@@ -30,7 +30,7 @@ def plan(
         privacy = bs.Privacy(epsilon=1, delta=1e-6)
         print(bs.plan(bs.Auto(), dim=100, records=50_000, privacy=privacy))
         theorem = bs.Paper(radius=0.1, lipschitz=1.0, gap=1.0)
-        print(bs.plan(theorem, dim=100, tolerance=0.5, privacy=privacy).records)
+        print(bs.plan(theorem, dim=100, tolerance=0.5, privacy=bs.Privacy(mu=1)).records)
 
     A certificate is about a mean loss F that `Plan.certifies` names. One pass: the mean over the
     population, if the records are independent draws from it. Every step on all records: the mean

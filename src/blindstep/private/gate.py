@@ -344,8 +344,9 @@ class Gate(Uncopied):
                     f"releases {first} .. {first + count - 1} of a run of {releases}: plan a "
                     "longer run."
                 )
-            # The sampler and the whole numbers of the lattice need 64 bits.
-            with jax.enable_x64(True):
+            # The sampler and the whole numbers of the lattice need 64 bits. JAX's own search for NaN
+            # would raise at the first record that is not finite.
+            with jax.enable_x64(True), jax.debug_nans(False), jax.debug_infs(False):
                 permit = self._permit(first, count)
                 self._port.charge(first, count, answers)
                 memory, out = program(permit, self._memory)

@@ -71,12 +71,15 @@ class Keys(NamedTuple):
     seeded: bool
 
 
-def fresh_keys(seed: int | None = None) -> Keys:
+def fresh_keys(seed: int | None = None, about: str = "") -> Keys:
     """Both keys of a run: from the operating system, or from a seed for reproduction.
 
     Guarantee: without a seed, 256 bits (noise) and 64 bits (public) of operating-system entropy,
     independent of each other. No entropy is an error, never a fallback. With a seed the run is
     reproducible and *not private against anyone who knows or can guess the seed*; `seeded` says so.
+    The noise hangs on what the run is `about` as well (its data, start, loss and plan): one seed gives
+    two runs the same noise only if they release the same, for otherwise the difference of their
+    releases would hold none. Directions are the seed's alone.
     """
     if seed is None:
         try:
@@ -89,7 +92,7 @@ def fresh_keys(seed: int | None = None) -> Keys:
     else:
         if type(seed) is not int or seed < 0:
             raise InvalidArgument(f"seed must be a whole number of at least 0, got {seed!r}.")
-        noise = hashlib.sha256(f"blindstep noise {seed}".encode()).digest()
+        noise = hashlib.sha256(f"blindstep noise {seed} {about}".rstrip().encode()).digest()
         public = hashlib.sha256(f"blindstep public {seed}".encode()).digest()[:8]
     return Keys(NoiseKey(_words(noise)), public_key(_words(public)), seed is not None)
 

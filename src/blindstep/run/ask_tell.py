@@ -47,6 +47,11 @@ from blindstep.run.result import Result, result_of
 class Optimizer(Uncopied):
     """A private run whose loss is evaluated by the caller.
 
+        plan = bs.plan(bs.Questions(), dim=3, records=1000, privacy=bs.Privacy(epsilon=1))
+        with bs.Optimizer(plan, np.zeros(3)) as optimizer:
+            query = optimizer.ask()  # query.points[i] is for record query.record[i]
+            optimizer.tell(query, [loss(*each) for each in zip(query.points, data[query.record])])
+
     Threads may share it: calls take turns. (Between `done` and `ask` another thread may finish the
     run; `ask` then raises HorizonExceeded.)
 
@@ -83,7 +88,8 @@ class Optimizer(Uncopied):
             params: where to start: a pytree of floating-point arrays.
             data: the records, if they are here; on resuming the same. Read for their fingerprint alone.
             seed: for reproduction only: a seeded run is not private against anyone who knows or can
-                guess the seed.
+                guess the seed. Without `data` two runs under one seed have the same noise: one seed
+                for each set of answers.
             checkpoint: a directory for the run. The same call goes on after a crash where it was:
                 with every answer that a `tell` has returned from, and with the same releases bit
                 for bit. A step that may have been seen is released again from the answers it had,

@@ -23,6 +23,7 @@ from blindstep.losses.data_frames import arrays_of
 from blindstep.losses.error_checks import telling_failures, voiding
 from blindstep.losses.people import by_person
 from blindstep.losses.pytrees import Loss, ParameterSpace, check_loss, count_records, on_disk
+from blindstep.losses.streams import with_streams
 from blindstep.optimize.machine import Machine, State, StepInfo
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Memory, Permit
@@ -51,7 +52,7 @@ def run_compiled(loss: Loss, params: PyTree, data: PyTree, call: Call) -> Result
     """One run on a loss that JAX can trace; the arguments are those of `blindstep.minimize`."""
     space, storage, seed = ParameterSpace.of(params), call.storage, call.seed
     with JaxGroup() as group:
-        data = arrays_of(data)
+        loss, data = with_streams(loss, arrays_of(data))
         tried = functools.partial(rehearsal.rehearse_compiled, loss, params, data)
         loss, data, unit = by_person(loss, params, data, call.people)
         minute = functools.partial(planned.of_compiled, loss, params, data)

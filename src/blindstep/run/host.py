@@ -27,6 +27,7 @@ from blindstep.losses.data_frames import arrays_of
 from blindstep.losses.engines import Engine, Host, Task, Work, quietly
 from blindstep.losses.people import by_person_on_host
 from blindstep.losses.pytrees import Loss, ParameterSpace, count_records
+from blindstep.losses.streams import with_streams
 from blindstep.planning.plan import Plan
 from blindstep.run import planned
 from blindstep.run.ask_tell import Optimizer
@@ -53,7 +54,7 @@ def run_on_host(loss: Loss, params: PyTree, data: PyTree, call: Call, host: Host
     everybody would look like one that never changes: so it is tried on made-up records first.
     """
     space, storage, seed = ParameterSpace.of(params), call.storage, call.seed
-    data = arrays_of(data)
+    loss, data = with_streams(loss, arrays_of(data), host=True)
     tried = functools.partial(rehearsal.rehearse, loss, params, data, vectorized=host.vectorized)
     _check_signature(loss)
     loss, data, unit = by_person_on_host(loss, data, call.people, host.vectorized)

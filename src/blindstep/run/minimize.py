@@ -56,8 +56,9 @@ def minimize(
 
     Args:
         loss: a function of parameters and one record, giving one number: in JAX, or any Python function
-            with `evaluate=bs.Host()`. A value that is not finite makes that record count 0 in that
-            step, and so does an `equinox.error_if` that fails.
+            with `evaluate=bs.Host()`. With a third argument `key` (on a host `seed`) it gets random
+            draws that are the record's own, the same at every evaluation. A value that is not finite
+            makes that record count 0 in that step, and so does an `equinox.error_if` that fails.
         params: where to start: a pytree of floating-point arrays.
         data: a pytree of arrays whose leading axis is the record: one row, one person, unless `people`
             says otherwise.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 # Standard deviations of the noise beyond which a difference is no chance.
 _SURE = 3.0
-# The same for a path that goes one way.
-_COHERENT = 2.0
 # A path whose ends are this much of its length apart goes one way.
 _STRAIGHT = 0.9
 # Of the longest way between two rounds; a second half shorter than that has arrived.
@@ -106,16 +104,18 @@ def outcome_of(
 def is_coherent(history: History, means: Float[np.ndarray, "rounds dim"]) -> bool:
     """Whether the path goes one way, more than steps along noise would.
 
-    Steps of lengths r_t in random directions of d dimensions lead a square distance of sum r_t^2 away,
-    up to a standard deviation of sqrt(2 / d) times that. Steps that agree lead farther. `means` are
-    those of the rounds, in the units of the plan.
+    Steps of lengths r_t in random directions of d dimensions lead a square distance away that is about
+    sum r_t^2 / d times a chi-square of d degrees. Steps that agree lead farther than three standard
+    deviations of that, by the formula of Wilson and Hilferty. `means` are those of the rounds, in the
+    units of the plan.
     """
     rounds, dim = means.shape
     # From the middle of the first round to that of the last one.
     lengths = history.move_norm.ravel()[: (rounds - 1) * history.move_norm.shape[1]]
     square = float(np.sum(lengths**2))
     away = float(np.sum((means[-1] - means[0]) ** 2))
-    return away > square * (1.0 + _COHERENT * math.sqrt(2.0 / dim)) > 0.0
+    varies = 2.0 / (9.0 * dim)
+    return away > square * (1.0 - varies + _SURE * math.sqrt(varies)) ** 3 > 0.0
 
 
 def stood_out(plan: Plan, history: History) -> bool:

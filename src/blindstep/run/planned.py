@@ -63,7 +63,7 @@ def plan_for(
     if isinstance(call.method, Plan):
         made = ready(call.method, call)
         refuse_for_networks(made)
-        if made.dim != space.dim or made.records > records:
+        if made.dim != space.dim or made.records != records:
             raise InvalidArgument(
                 f"the plan is for {made.records} records in dimension {made.dim}, but there are "
                 f"{records} records and {space.dim} parameters: plan again."

@@ -53,6 +53,9 @@ class Reportable(Protocol):
 class Result(Displayed):
     """The answer of a run. All means of rounds are released: reading all of them costs nothing more.
 
+        result = bs.minimize(loss, params, data, privacy)
+        print(result.params, result.outcome, result.privacy.epsilon)
+
     Attributes:
         params: the answer to use: the mean of the last round's points; where the run measured its
             loss, of the last round that no earlier one beats beyond doubt (`best_round`).

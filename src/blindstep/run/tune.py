@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from blindstep.run.compiled import run_compiled
 from blindstep.run.host import run_on_host
 from blindstep.run.planned import Call
 from blindstep.run.progress import ends_in_one_line
-from blindstep.run.result import Result
+from blindstep.run.result import History, Result
 from blindstep.run.value import losses_of, measure
 
 # The share of mu^2 that the choice spends.
@@ -55,12 +55,13 @@ class Tuned(Displayed):
     """What tuning gave. Everything in it is released: reading all of it costs nothing more.
 
     Attributes:
-        best: the result of the candidate that was chosen. Its own statement is for its own run.
+        best: the result of the candidate that was chosen, with the statement of everything.
         chosen: the number of that candidate, from 0.
         values: the private mean score of each candidate; smaller is better.
         std: the standard deviation of the noise on each of these.
-        results: the results of all candidates.
-        privacy: the statement of all runs and the choice together. Quote this one.
+        results: the results of all candidates, each with the statement of everything: what one of
+            them spent by itself (`result.plan.mu`) is not what it costs to see it chosen.
+        privacy: the statement of all runs and the choice together.
     """
 
     best: Result
@@ -74,6 +75,16 @@ class Tuned(Displayed):
     def params(self) -> PyTree:
         """The parameters of the chosen candidate."""
         return self.best.params
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the chosen candidate, whose budget was its share."""
+        return self.best.plan
+
+    @property
+    def history(self) -> History:
+        """Public quantities over the run of the chosen candidate."""
+        return self.best.history
 
     def __str__(self) -> str:
         listed = ", ".join(f"{value:.4g}" for value in self.values)
@@ -178,7 +189,8 @@ def tune(
     )
     chosen = int(np.argmin(means))
     everything = compose_statements([said, *(result.privacy for result in results)])
-    return Tuned(results[chosen], chosen, tuple(means), std, tuple(results), everything)
+    whole = tuple(replace(result, privacy=everything) for result in results)
+    return Tuned(whole[chosen], chosen, tuple(means), std, whole, everything)
 
 
 def _part(privacy: Privacy, share: float, delta: float) -> Privacy:

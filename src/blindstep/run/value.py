@@ -135,8 +135,7 @@ def losses_of(loss: Loss, params: PyTree, space: ParameterSpace, data: PyTree) -
     """
     with jax.enable_x64(True):
         vector = np.asarray(space.flatten(params))
-        found = evaluator(loss, space, params, data)
-        return telling_failures(lambda: found.each(vector))
+        return telling_failures(lambda: evaluator(loss, space, params, data).each(vector))
 
 
 def measure(

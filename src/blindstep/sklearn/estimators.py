@@ -82,7 +82,10 @@ class _PrivateModel(BaseEstimator):
         """
         sizes = models.layer_sizes(features.shape[1], self.hidden, out)
         initial = models.start(sizes)
-        records = {"features": np.asarray(features, np.float32), "target": target}
+        with np.errstate(over="ignore"):  # a warning would tell that a cell is huge
+            records = {"features": np.asarray(features, np.float32), "target": target}
+            if target.dtype.kind == "f":
+                records["target"] = np.asarray(target, np.float32)
         loss = models.record_loss(judge, classifies=isinstance(self, ClassifierMixin))
         slots = {} if self.rows is None else {"rows": self.rows}
         result = minimize(
@@ -278,7 +281,7 @@ class PrivateRegressor(RegressorMixin, _PrivateModel):
         """
         judge = models.chosen_loss(self.loss, models.REGRESSION)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        self._train(X, np.asarray(y, np.float32), judge, 1, people)
+        self._train(X, np.asarray(y), judge, 1, people)
         return self
 
     def predict(self, X: Any) -> Float[np.ndarray, " rows"]:

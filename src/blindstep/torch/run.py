@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from blindstep.errors import InvalidArgument
 from blindstep.estimate.estimators import ValueEstimator, from_values
 from blindstep.estimate.scales import ScaleFinder, Units
 from blindstep.estimate.vectors import Query
@@ -98,6 +99,12 @@ def _calibrate(
 
     release = calibrate_on_answers(session, plan.calibration_query, answer)
     run_calibration(plan, session, finder, shifts, release)
+    if finder.heard_nobody:
+        raise InvalidArgument(
+            "nearly every record counts 0: as far as the noise lets see, none has a loss that is a "
+            "number other than 0 at the start, or changes around it. Are labels within 0 .. classes - "
+            f"1? The run stops after its looks (mu {session.spent:.3g} of {plan.mu:.3g} is spent)."
+        )
     units = finder.units()
     weights = group.weights
     found = within_reason(units, lengths, weights.sizes, weights.sizes_of_numbers())
