@@ -19,7 +19,7 @@ Neighbours are zero-out for all, because that is what Poisson batches are accoun
 there or not. Votes are left out: a person has two in all, so there is nothing to save.
 
 Each line of `benchmarks/results/evaluations.jsonl` is one method at one number of evaluations; a later
-run goes on from that file. `--clock` compares the time of two runs with a budget and nothing else, secret
+run goes on from that file. `--clock` compares the time of two default runs, secret
 and public, in turns in one process, after one of each that compiles.
 """
 
