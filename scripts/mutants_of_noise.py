@@ -228,6 +228,13 @@ OF_NOISE = (
         test_of("private", "noise", "a_second_gate_of_one_call_has_other_noise"),
     ),
     mutant(
+        "one seed gives every data set the same noise",
+        NOISE,
+        'f"blindstep noise {seed} {about}".rstrip()',
+        'f"blindstep noise {seed}"',
+        test_of("ledger", "seeds", "one_seed_gives_two_data_sets_other_noise"),
+    ),
+    mutant(
         "our own columns on trust",
         COLUMNS,
         "if not np.all(norms[::-1] <= scaling):",

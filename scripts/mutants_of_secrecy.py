@@ -166,8 +166,8 @@ OF_SECRECY = (
     mutant(
         "leaving out claimed for replacing: in words",
         STATEMENT,
-        "unit_sentence(self.unit, self.neighbours),",
-        "unit_sentence(self.unit),",
+        "unit_sentence(self.unit, self.neighbours, self.windows),",
+        "unit_sentence(self.unit, windows=self.windows),",
         test_of("private", "statement", "neighbours_are_named_and_not_mixed"),
     ),
 )

@@ -12,6 +12,7 @@ Before version 0.3 a plan was described by keywords of `minimize`; both ways of 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -196,6 +197,10 @@ def main(trees: list[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--child":
+        # From version 0.3 on a seed's noise hangs on what a run is about: here on the seed alone.
+        session = importlib.import_module("blindstep.ledger.session")
+        made = session.fresh_keys
+        session.fresh_keys = lambda seed=None, *_: made(seed)
         pathlib.Path(sys.argv[2]).write_text(json.dumps(runs()))
     else:
         sys.exit(main(sys.argv[1:]))

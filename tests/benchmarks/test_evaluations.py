@@ -58,7 +58,7 @@ def test_a_method_climbs_until_it_is_there_and_goes_on_from_the_file(ladder):
 
 def test_the_simulator_is_planned_in_minutes_and_its_optimum_is_the_median():
     hidden, shown = (simulator.planned(4_000, 5, secret=secret) for secret in (True, False))
-    assert hidden.evaluations < shown.evaluations / 8
+    assert hidden.evaluations < shown.evaluations / 3
     data = simulator.records(400, 5)
     best = np.median(data, axis=0)
     for other in (np.zeros(5), best + 0.1, best - 0.1):

@@ -90,7 +90,7 @@ def test_tables_for_people():
             "--diff-clip 2.0: a run that finds its own scales takes no such choice",
         ),
         ([*PLAN[:1], *PLAN[3:], "--method", "auto"], "--radius 0.1, --lipschitz 1.0, --gap 1.0"),
-        (["plan", "--dim", "9", "--mu", "1"], "give either records or tolerance"),
+        (["plan", "--dim", "9", "--mu", "1"], "How many does it take"),
         (["ledger", "show", "nowhere.jsonl"], "nowhere.jsonl"),
         (["report", "nowhere"], "nowhere is no run directory"),
         (["audit", "--plan", "nowhere.json"], "nowhere.json cannot be read"),

@@ -8,6 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+import blindstep as bs
 from blindstep.cli.data_files import check_finite, read_data
 from blindstep.errors import InvalidArgument
 from storage_helpers import failing
@@ -31,6 +32,30 @@ def test_csv_without_names_gives_one_array(tmp_path):
     np.testing.assert_array_equal(
         read_data(written(tmp_path, "1,2\n3,-4e1\n")), [[1.0, 2.0], [3.0, -40.0]]
     )
+
+
+def test_numbers_may_be_missing_where_they_have_a_scale_and_may_be_true_or_false(tmp_path):
+    """As `blindstep.encode` takes them: at their centre."""
+    text = "age,job,left\n30,cook,True\n,clerk,false\nNA,cook,1\n"
+    data = read_data(written(tmp_path, text), ("job",), ("age",))
+    np.testing.assert_array_equal(data["age"], [30.0, np.nan, np.nan])
+    np.testing.assert_array_equal(data["left"], [1.0, 0.0, 1.0])
+    made = bs.encode(data, scales={"age": (40, 10)}, categories={"job": ("cook", "clerk")})
+    np.testing.assert_array_equal(made["features"], [[-1, 1, 0], [0, 0, 1], [0, 1, 0]])
+    columns = {"age": [30, None], "member": [True, None], "left": [True, False]}
+    data = read_data(parquet(tmp_path, **columns), (), ("age", "member"))
+    np.testing.assert_array_equal(data["age"], [30.0, np.nan])
+    np.testing.assert_array_equal(data["member"], [1.0, np.nan])
+
+
+def test_columns_are_named_where_some_of_their_names_were_given(tmp_path):
+    """Then line 1 holds names, and no record."""
+    path = written(tmp_path, f"age,left\n30,1\n,{SECRET}\n")
+    with pytest.raises(InvalidArgument, match="line 3, column 'left', is not a number") as caught:
+        read_data(path, (), ("age",))
+    assert SECRET not in str(caught.value)
+    with pytest.raises(InvalidArgument, match="line 2, column 'left', is empty: fill it"):
+        read_data(written(tmp_path, "age,left\n30,\n"), (), ("age",))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from blindstep.insight.certificate import Certificate
 from blindstep.insight.report import report_run_directory
 from blindstep.insight.report_content import noise_norms
 from blindstep.insight.report_markup import _binned, rounded, rounded_up, scientific, text
-from blindstep.private.statement import SECRECY, SEEDED
+from blindstep.private.statement import SECRECY, SEEDED, round_up
 from driver_runs import DATA, HORIZON, STEPS, cut_after, run
 from leaks import leaks, private_values
 from losses import capped_distance, capped_distance_numpy
@@ -105,6 +105,14 @@ def test_its_words_are_those_of_the_statement(result, tmp_path):
     for sentence in (*result.privacy.sentences()[:3], SECRECY, SEEDED, result.privacy.arithmetic):
         assert text(sentence) in page
     assert "4.37718" in page  # epsilon, to six digits
+    # Seeded, so its numbers come again; and the total variation that is "below" is there.
+    assert "its numbers come out the same" in page
+    assert f"Up to a total variation of {round_up(result.privacy.slack, 1)}" in page
+    assert "for every loss that makes a number of one record" in page
+    assert "of losses the noisy means that were released" in page
+    drawn = replace(result.privacy, seeded=False)
+    page = bs.report(replace(result, privacy=drawn), tmp_path / "run.html").read_text()
+    assert "the noise is secret and drawn anew" in page
     assert "69.2%" in page  # Phi(1/2), rounded up
     # Delta bounds no probability; what does is Phi(mu/2 - epsilon/mu), here 5 times as large.
     assert result.privacy.exceeds > 5 * result.privacy.delta

@@ -1,5 +1,7 @@
 """Data frames are data like any other; categories and scales come from public lists and constants."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -52,8 +54,6 @@ def by_name(loss, joined):
 @pytest.mark.parametrize("kind", FRAMES)
 @pytest.mark.parametrize("driver", LOSSES)
 def test_a_frame_is_a_dict_of_its_columns(driver, kind):
-    import jax.numpy as jnp
-
     loss = by_name(LOSSES[driver], jnp.stack if driver == "compiled" else np.array)
     found = run(driver, plan=SHORT, data=FRAMES[kind], loss=loss)
     assert same(found, run(driver, plan=SHORT, data={"x": DATA[:, 0], "y": DATA[:, 1]}, loss=loss))
@@ -101,6 +101,21 @@ def test_no_plan_depends_on_whether_a_cell_is_missing():
         return params[record["x0"]]
 
     of_compiled(by_label, np.zeros(180), as_arrays[0])  # needs whole numbers: counted with them
+
+
+HALVES = np.array([0.5, 2.0])
+CONSTANTS = {
+    "a product": lambda p, z: abs(HALVES * p - z["x"]).sum(),
+    "a choice": lambda p, z: jnp.where(z["x"] > 0, HALVES, p).sum(),
+    "a loop": lambda p, z: jax.lax.scan(lambda c, x: (c + x * p, None), np.zeros(2), HALVES)[0][0],
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_loss_may_hold_numpy_s_constants(name):
+    """Of float64, in a session where JAX is at 32 bits, as it is unless somebody says otherwise."""
+    with jax.enable_x64(False):
+        assert of_compiled(CONSTANTS[name], np.zeros(2), {"x": np.zeros(9)}) > 2**20
 
 
 def test_text_columns_reach_a_host_loss_as_text(tmp_path):

@@ -1,6 +1,7 @@
 """Plans that cannot work are told before anything is spent, and others are not."""
 
 import math
+import re
 import warnings
 
 import jax.numpy as jnp
@@ -32,8 +33,40 @@ def full(records, dim, privacy=ONE, **choices):
 def test_three_rows_at_epsilon_1_cannot_work():
     (said,) = doubts(planned(3))
     assert "whatever 3 records can say" in said
-    assert "times as many records" in said
+    assert "learning begins at about" in said
     assert doubts(planned(1_000)) == ()
+
+
+def numbers_in(said, before):
+    """The numbers that stand before or after these words."""
+    return [int(each.replace(",", "")) for each in re.findall(before, said)]
+
+
+@pytest.mark.parametrize("dim", [2, 20, 100])
+@pytest.mark.parametrize("privacy", [ONE, bs.Privacy(mu=0.03)])
+def test_how_many_records_it_takes_is_answered_with_a_number(dim, privacy):
+    """And the plans for these numbers are what was said of them."""
+    with pytest.raises(bs.errors.InvalidArgument, match="How many does it take") as asked:
+        bs.plan(bs.Auto(), dim=dim, privacy=privacy)
+    begins, enough = numbers_in(str(asked.value), r"about ([\d,]+)")
+    made = {n: bs.plan(bs.Auto(secret=False), dim=dim, privacy=privacy, records=n)
+            for n in (begins, enough)}  # fmt: skip
+    steps = {n: plan.rounds * plan.horizon for n, plan in made.items()}
+    assert steps[begins] < 0.6 * steps[enough]
+    assert steps[enough] > 60
+    more = bs.plan(bs.Auto(secret=False), dim=dim, privacy=privacy, records=10 * enough)
+    assert steps[enough] > 0.85 * more.rounds * more.horizon
+    assert doubts(made[begins]) == ()
+
+
+def test_few_rows_are_not_lost_in_silence():
+    """Nine rows at epsilon 1 are all noise; what the warning asks for is enough to learn from."""
+    for rows in (3, 9):
+        (said,) = doubts(bs.plan(bs.Auto(), dim=2, privacy=ONE, records=rows))
+        ends, begins = numbers_in(said, r"at about ([\d,]+)")
+        assert rows < ends < begins
+        assert begins > 3 * rows
+        assert doubts(bs.plan(bs.Auto(), dim=2, privacy=ONE, records=2 * ends)) == ()
 
 
 @pytest.mark.parametrize("dim", [1, 50])

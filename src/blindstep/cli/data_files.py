@@ -2,13 +2,15 @@
 
 An error names the file, the line and the column, never what is in a cell. Line 1 of a CSV holds names
 if none of its cells is a number and all other cells are. Until that is known it may be a person's
-record, so errors name columns by number.
+record, so errors name columns by number; by name where the caller knows that some of them are there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import functools
+import math
 import os
 import stat
 import warnings
@@ -27,8 +29,15 @@ from blindstep.errors import InvalidArgument
 _CHUNK = 2**22
 
 
-def read_data(path: Path, text: tuple[str, ...] = ()) -> PyTree:
+# What stands in a cell for a number that is missing, or for a truth value; in small letters.
+_WORDS: dict[str, float] = dict.fromkeys(("", "na", "n/a", "nan", "null", "none"), math.nan)
+_WORDS |= {"true": 1.0, "false": 0.0}
+
+
+def read_data(path: Path, text: tuple[str, ...] = (), gaps: tuple[str, ...] = ()) -> PyTree:
     """The records in a file. Columns named in `text`, identifiers or categories, may hold text.
+
+    In those named in `gaps` a number may be missing, and is NaN.
 
     `.npy` gives one array, which stays on the disk; `.npz` a dict of its arrays; `.parquet`, and `.csv`
     with a line of names, a dict of columns; `.csv` without names one array, records x columns.
@@ -41,7 +50,7 @@ def read_data(path: Path, text: tuple[str, ...] = ()) -> PyTree:
         )
     require_file(path, "data is looked for beside the problem file; give its path from there")
     try:
-        return reader(path, text)
+        return reader(path, text, gaps)
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror or error}.") from error
 
@@ -77,7 +86,7 @@ def check_finite(data: PyTree) -> None:
                 )
 
 
-def _read_numpy(path: Path, _: tuple[str, ...]) -> np.ndarray | dict[str, np.ndarray]:
+def _read_numpy(path: Path, *_: tuple[str, ...]) -> np.ndarray | dict[str, np.ndarray]:
     try:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(stored, np.ndarray):
@@ -91,7 +100,9 @@ def _read_numpy(path: Path, _: tuple[str, ...]) -> np.ndarray | dict[str, np.nda
         ) from error
 
 
-def _read_csv(path: Path, text: tuple[str, ...]) -> np.ndarray | dict[str, np.ndarray]:
+def _read_csv(
+    path: Path, text: tuple[str, ...], gaps: tuple[str, ...]
+) -> np.ndarray | dict[str, np.ndarray]:
     with _lines(path) as rows:
         first = [cell.strip() for cell in next(rows, [])]
     if len(first) < 2 and any(mark in "".join(first) for mark in ";\t|"):
@@ -107,29 +118,49 @@ def _read_csv(path: Path, text: tuple[str, ...]) -> np.ndarray | dict[str, np.nd
     numbers = [column for column in range(len(first)) if column not in at]
     if not numbers:
         return found
+    known = first if named and {*text, *gaps} & {*first} else None  # their names are no secret
+    absent = {place for place, name in enumerate(known or ()) if name in gaps}
+    wrong = functools.partial(_what_is_wrong_in, path, named, at, absent, known)
+    read = functools.partial(_table, path, int(named), numbers if at else None)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that there are no lines: said below
-            table = np.loadtxt(
-                path,
-                delimiter=",",
-                skiprows=int(named),
-                ndmin=2,
-                encoding="utf-8-sig",
-                comments=None,
-                quotechar='"',
-                usecols=numbers if at else None,
-            )
+        try:
+            table = read(None)
+        except ValueError:  # words among the numbers: reading them takes several times as long
+            table = read({c: functools.partial(_number, gap=c in absent) for c in numbers})
     except (ValueError, UnicodeDecodeError):
         # Its message would hold the cell, which is a person's secret.
-        raise InvalidArgument(_what_is_wrong_in(path, named, at)) from None
+        raise InvalidArgument(wrong()) from None
     if table.size == 0:
         raise InvalidArgument(f"{path} has no record: give at least one line of numbers.")
     if not named:
         return table
     if len(numbers) != table.shape[1]:
-        raise InvalidArgument(_what_is_wrong_in(path, named, at))
+        raise InvalidArgument(wrong())
     return found | {first[c]: np.ascontiguousarray(table[:, j]) for j, c in enumerate(numbers)}
+
+
+def _table(path: Path, skipped: int, columns: list[int] | None, words: Any) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that there are no lines: the caller says so
+        return np.loadtxt(
+            path,
+            delimiter=",",
+            skiprows=skipped,
+            ndmin=2,
+            encoding="utf-8-sig",
+            comments=None,
+            quotechar='"',
+            usecols=columns,
+            converters=words,
+        )
+
+
+def _number(cell: str, gap: bool) -> float:
+    """The number in a cell; raises where there is none, and none may be missing."""
+    word = _WORDS.get(cell.strip().lower())
+    if word is None or (math.isnan(word) and not gap):
+        return float(cell)
+    return word
 
 
 def _text_column(path: Path, at: int, text: tuple[int, ...], width: int) -> np.ndarray:
@@ -139,7 +170,7 @@ def _text_column(path: Path, at: int, text: tuple[int, ...], width: int) -> np.n
         cells = []
         for row in filter(None, rows):
             if len(row) != width:
-                raise InvalidArgument(_what_is_wrong_in(path, True, text))
+                raise InvalidArgument(_what_is_wrong_in(path, True, text, set(), None))
             cells.append(row[at].strip())
     return np.asarray(cells, dtype=str)
 
@@ -173,18 +204,20 @@ def _first_line_is_names(path: Path, cells: list[str]) -> bool:
     return True
 
 
-def _is_number(cell: str) -> bool:
+def _is_number(cell: str, gap: bool = False) -> bool:
     try:
-        float(cell)
+        _number(cell, gap)
     except ValueError:
         return False
     return True
 
 
-def _what_is_wrong_in(path: Path, named: bool, text: tuple[int, ...]) -> str:
+def _what_is_wrong_in(
+    path: Path, named: bool, text: tuple[int, ...], gaps: set[int], names: list[str] | None
+) -> str:
     """The first cell that is no number, by line and column, or the first line of another length.
 
-    Columns with numbers in `text` (from 0) may hold anything.
+    Columns with numbers in `text` (from 0) may hold anything, and those in `gaps` nothing.
     """
     with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
         rows = csv.reader(file)
@@ -194,12 +227,15 @@ def _what_is_wrong_in(path: Path, named: bool, text: tuple[int, ...]) -> str:
             where = f"{path}, line {rows.line_num}"
             if row and len(row) != width:
                 return f"{where}, has {len(row)} cells, not {width}: give each record all columns."
-            for column, cell in enumerate(row, 1):
-                if _is_number(cell) or column - 1 in text:
+            for column, cell in enumerate(row):
+                if _is_number(cell, column in gaps) or column in text:
                     continue
-                where += f", column {column},"
+                where += f", column {column + 1 if names is None else repr(names[column])},"
                 if not cell.strip():
-                    return f"{where} is empty: fill it with a constant, or drop the record."
+                    return (
+                        f"{where} is empty: fill it with a constant, drop the record, or name the "
+                        "column in `scales`, where a missing number counts as the centre."
+                    )
                 return (
                     f"{where} is not a number: turn text into codes (0, 1, 2, ...) and dates into "
                     "days, list categories in `categories`, or leave the column out. Only line 1 may "
@@ -208,7 +244,9 @@ def _what_is_wrong_in(path: Path, named: bool, text: tuple[int, ...]) -> str:
     return f"{path} cannot be read as numbers: check its separators and quotes."
 
 
-def _read_parquet(path: Path, text: tuple[str, ...]) -> dict[str, np.ndarray]:
+def _read_parquet(
+    path: Path, text: tuple[str, ...], gaps: tuple[str, ...]
+) -> dict[str, np.ndarray]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -220,13 +258,20 @@ def _read_parquet(path: Path, text: tuple[str, ...]) -> dict[str, np.ndarray]:
         table = pyarrow.parquet.read_table(path)
     except pyarrow.ArrowInvalid as error:
         raise InvalidArgument(f"{path} is not a parquet file, or is damaged.") from error
-    return {name: _column(path, name, table[name], name in text) for name in table.column_names}
+    return {
+        name: _column(path, name, table[name], name in text, name in gaps)
+        for name in table.column_names
+    }
 
 
-def _column(path: Path, name: str, column: Any, text: bool = False) -> np.ndarray:
+def _column(
+    path: Path, name: str, column: Any, text: bool = False, gap: bool = False
+) -> np.ndarray:
     import pyarrow.types as types
 
     kind = column.type
+    if gap and (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        return np.asarray(column.cast("float64", safe=False))
     if column.null_count:
         raise InvalidArgument(
             f"{path}, column {name!r}, has missing values: fill them with a constant, or drop those "
@@ -245,7 +290,7 @@ def _column(path: Path, name: str, column: Any, text: bool = False) -> np.ndarra
     return np.asarray(column)
 
 
-_READERS: dict[str, Callable[[Path, tuple[str, ...]], PyTree]] = {
+_READERS: dict[str, Callable[[Path, tuple[str, ...], tuple[str, ...]], PyTree]] = {
     ".npy": _read_numpy,
     ".npz": _read_numpy,
     ".csv": _read_csv,

@@ -65,7 +65,8 @@ def load_problem(path: Path, people: str | None = None) -> ProblemFile:
     constants, source = _constants(path, names), None
     if isinstance(data, str | os.PathLike):
         source = path.parent / data
-        data = read_data(source, _text_columns(constants, people))
+        gaps = tuple(constants.get("scales", {}))
+        data = read_data(source, _text_columns(constants, people), gaps)
     identifiers = None
     if people is not None:
         data, identifiers = _without(data, people)

@@ -41,6 +41,7 @@ from blindstep.private.statement import (
     SECRECY,
     SEEDED,
     Statement,
+    arithmetic_sentence,
     delta_sentence,
     gaussian_sentence,
     round_up,
@@ -84,7 +85,8 @@ def report(
 
         bs.report(result, "run.html", public_utility={"accuracy on public records": 0.91})
 
-    It holds public quantities only: no loss, no record, no key.
+    It holds public quantities only: no record, no key, and of losses the noisy means that a run
+    released.
 
     Args:
         result: what `minimize`, `tune` or an `Optimizer` gave.
@@ -214,8 +216,8 @@ def in_words(content: Content) -> Html:
             tag("b", f"Having studied all of it, they are right at most {guess} of the time."),
         ),
         paragraph(
-            "This holds whatever the loss function is, whatever the other records are, and whatever "
-            "is done with the result later. ",
+            "This holds for every loss that makes a number of one record, whatever the other records "
+            "are, and whatever is done with the result later. ",
             "Your record is all rows of yours together." if people else several,
         ),
         note(
@@ -261,9 +263,9 @@ def in_numbers(content: Content) -> Html:
         delta_sentence(privacy.epsilon, privacy.delta, privacy.exceeds),
         facts(rows),
         pictures,
-        unit_sentence(privacy.unit, privacy.neighbours),
+        unit_sentence(privacy.unit, privacy.neighbours, privacy.windows),
         paragraph("Released: ", privacy.released, "."),
-        paragraph("Arithmetic: ", privacy.arithmetic, "."),
+        paragraph(arithmetic_sentence(privacy.arithmetic, privacy.slack)),
         SECRECY,
         *([secrecy_sentence(privacy.secrecy)] if privacy.secrecy else []),
         "Enforced on every record, whatever the loss returns:",

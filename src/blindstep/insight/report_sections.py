@@ -308,10 +308,12 @@ def reproduce(content: Content) -> Html:
         'plan = bs.Plan.from_json(open("plan.json").read())  # the JSON below\n'
         "result = bs.minimize(loss, params, data, method=plan)"
     )
+    anew = "Its numbers will differ, as they must: the noise is secret and drawn anew."
+    if content.privacy.seeded:
+        anew = "With the seed as well, its numbers come out the same."
     return section(
         "How to reproduce it",
-        "With the loss, the records and the plan, the same kind of run is this. Its numbers will "
-        "differ, as they must: the noise is secret and drawn anew.",
+        f"With the loss, the records and the plan, the same kind of run is this. {anew}",
         tag("pre", code),
         tag("details", tag("summary", "The plan as JSON"), tag("pre", content.plan.to_json())),
         ", ".join(f"{name} {number}" for name, number in content.versions.items()) + ".",
@@ -334,5 +336,6 @@ def footer(content: Content) -> Html:
     return tag(
         "footer",
         f"Made by blindstep on {made} from {content.source}. It holds public quantities only: no "
-        "loss, no record, no key. This file loads nothing from elsewhere.",
+        "record, no key, and of losses the noisy means that were released. This file loads nothing "
+        "from elsewhere.",
     )

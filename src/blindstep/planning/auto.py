@@ -60,6 +60,8 @@ EVALUATIONS = 2**24
 # The share of mu^2 that the comparison with the start spends, and the evaluations that it may take.
 _COMPARISON_SHARE, _COMPARISON_EVALUATIONS = 0.1, 0.1
 _CANDIDATES = 2
+# How many more records it takes because looks and comparison have a part of the budget.
+_BESIDE = 1.2
 # Calibrations and the comparison ask so few records that noise is hardly longer than with all of them.
 # Only where evaluations are short it may be longer, and where it is quiet for each of d x d products.
 _LITTLE, _LONGER, _QUIET = 1.2, 2.5, 0.05
@@ -116,6 +118,12 @@ class Auto(Method):
                 problem, self.name, self.most(problem), self.passes, self.directions, self.learner
             )
         return self._plan(problem, self.most(problem) or EVALUATIONS)
+
+    def enough(self, problem: Problem) -> int:
+        """From about how many records on no step drowns in noise; with half of them some do."""
+        steps = min(round(_STEPS * max(1.0, math.sqrt(problem.dim / _FEW))), _MOST_STEPS)
+        drowned = 2.0 * math.sqrt(steps * problem.dim) / _DROWNED
+        return math.ceil(_BESIDE * drowned / problem.privacy.mu)
 
     def most(self, problem: Problem) -> int | None:
         """The most evaluations of the loss, if anybody has said."""

@@ -63,6 +63,11 @@ def check(plan: Plan) -> None:
             "secret batches are for steps whose noise is independent, not for a block of "
             f"{plan.period} releases that share theirs: fix period 1, or leave batches public."
         )
+    if plan.windows and (plan.sharing != "record" or plan.secret):
+        raise InvalidArgument(
+            "windows are for people who are asked, each along a direction of their own: method "
+            "questions, without secret batches."
+        )
     if plan.horizon % plan.period:
         raise InvalidArgument(
             f"horizon {plan.horizon} is not a multiple of the period {plan.period}: a round is "
@@ -207,14 +212,18 @@ def _drowned(plan: Plan) -> tuple[str, ...]:
     clip = plan.clips[0]
     one = plan.release_std_mean / (clip * math.sqrt(steps))
     every = one * math.sqrt(plan.size)
-    if one <= _ONE and every <= _ALL:
+    # A run that finds its own scales has nothing else to go by.
+    most = _ALL if plan.calibration is None else _ONE
+    if one <= _ONE and every <= most:
         return ()
-    short = max(one / _ONE, every / _ALL)
+    short = max(one / _ONE, every / most)
+    begins = plan.records * max(short, every * math.sqrt(steps) / 2.0)
     coordinates = "" if one > _ONE else f" over {plan.size:,} coordinates"
     return (
         f"noise outweighs whatever {plan.records:,} records can say: averaged over all {steps:,} steps "
         f"it is {one if one > _ONE else every:.3g} times the clip norm {clip:.3g}{coordinates}, and no "
-        f"signal is longer than that. Give about {short:.2g} times as many records, or as large a mu "
+        f"signal is longer than that. This warning ends at about {math.ceil(plan.records * short):,} "
+        f"records, and learning begins at about {math.ceil(begins):,}; or give as much larger a mu "
         f"(now {plan.privacy.mu:.3g}), larger batches, or fewer parameters or directions.",
     )
 

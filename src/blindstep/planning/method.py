@@ -83,6 +83,10 @@ class Method(abc.ABC):
         """The plan while records are searched for: one that promises nothing is an answer, too."""
         return self.plan(problem)
 
+    def enough(self, problem: Problem) -> int | None:
+        """From about how many records on noise leaves the method all its steps; None: it cannot say."""
+        return None
+
     def require_tolerance(self, tolerance: float) -> None:
         """Raise unless more records lead to this tolerance sooner or later."""
         raise InvalidArgument(

@@ -54,6 +54,14 @@ def plan(
             depend on it. Or no number of records certifies `tolerance`.
     """
     require_method(method)
+    if records is None and tolerance is None:
+        enough = method.enough(Problem(dim, 1, privacy, leaves))
+        if enough is not None:
+            raise InvalidArgument(
+                f"give records, the number that there are. How many does it take? For {dim:,} "
+                f"parameters at this budget learning begins at about {enough // 2:,} records, and from "
+                f"about {enough:,} on no step drowns in noise. Noise falls as 1 / records."
+            )
     if (records is None) == (tolerance is None):
         raise InvalidArgument(
             f"give either records or tolerance, got records={records!r} and "

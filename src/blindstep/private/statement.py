@@ -128,6 +128,7 @@ class Statement(Displayed):
         seeded: whether a user's seed made the noise.
         neighbours: "replace" if any other may stand in its place, "zero-out" if it may be left out.
         secrecy: what secret batches cost beside mu (`secret_batches`); in epsilon already.
+        windows: whether it is private, too, who took part and how many did.
     """
 
     mu: float
@@ -142,6 +143,7 @@ class Statement(Displayed):
     seeded: bool
     neighbours: str = REPLACE
     secrecy: float = 0.0
+    windows: bool = False
 
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON."""
@@ -169,10 +171,10 @@ class Statement(Displayed):
         lines = [
             gaussian_sentence(self.mu),
             delta_sentence(self.epsilon, self.delta, self.exceeds),
-            unit_sentence(self.unit, self.neighbours),
+            unit_sentence(self.unit, self.neighbours, self.windows),
             f"Released: {self.released}.",
             f"Enforced on every record, whatever the loss returns: {'; '.join(self.enforced)}.",
-            f"Arithmetic: {self.arithmetic}. Up to a total variation of {round_up(self.slack, 1)}.",
+            arithmetic_sentence(self.arithmetic, self.slack),
             SECRECY,
             *([secrecy_sentence(self.secrecy)] if self.secrecy else []),
         ]
@@ -202,14 +204,26 @@ def delta_sentence(epsilon: float, delta: float, exceeds: float) -> str:
     )
 
 
-def unit_sentence(unit: str, neighbours: str = REPLACE) -> str:
+def unit_sentence(unit: str, neighbours: str = REPLACE, windows: bool = False) -> str:
     """Who is protected, and between which data sets."""
+    if windows:
+        change = (
+            "replaced by any other, or by nobody (which is half of this mu)"
+            if neighbours == REPLACE
+            else "who comes or stays away (replacing one by another is twice this mu)"
+        )
+        return f"Protected: {unit}, {change}. How many came is not public; the planned number is."
     if neighbours == REPLACE:
         return f"Protected: {unit}, replaced by any other. The number of records is public."
     return (
         f"Protected: {unit}, left out or added (zero-out neighbours: replacing one by another is "
         "twice this mu). The number of records is public."
     )
+
+
+def arithmetic_sentence(arithmetic: str, slack: float) -> str:
+    """Which numbers all this is about, and how far the noise is from what is promised."""
+    return f"Arithmetic: {arithmetic}. Up to a total variation of {round_up(slack, 1)}."
 
 
 def secrecy_sentence(secrecy: float) -> str:
@@ -250,6 +264,7 @@ def statement(terms: Terms, delta: float, *, seeded: bool, unit: str = RECORD) -
         slack=slack,
         seeded=seeded,
         neighbours=terms.neighbours,
+        windows=terms.schedule.windows,
     )
 
 

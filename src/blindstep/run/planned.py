@@ -167,12 +167,12 @@ def of_compiled(loss: Loss, params: PyTree, data: PyTree) -> int:
     """
     with jax.enable_x64(True):
         check_loss(loss, params, data)
-    like, record = shapes_of(params, data)
-    floats = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float64), record)
-    try:
-        found: Any = jax.jit(loss).lower(like, floats).cost_analysis()
-    except Exception:  # such as a label that is an index: of whole numbers in any data set
-        found = jax.jit(loss).lower(like, record).cost_analysis()
+        like, record = shapes_of(params, data)
+        floats = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float64), record)
+        try:
+            found: Any = jax.jit(loss).lower(like, floats).cost_analysis()
+        except Exception:  # such as a label that is an index: of whole numbers in any data set
+            found = jax.jit(loss).lower(like, record).cost_analysis()
     counted = found.get("flops", 0.0) if isinstance(found, dict) else 0.0
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(record))
     return _rounded(_OPERATIONS / max(_LEAST, 2.0 * size, float(counted)))

@@ -1,8 +1,9 @@
 """The database of a service: SQLite in one file, or PostgreSQL. Workers meet nowhere else.
 
-Every change is made by `Database.begin`: one transaction, durable when it returns. What must take turns
-locks the row of its study first (`locked`). SQLite has one writer at a time, so there BEGIN IMMEDIATE
-is that lock; its journal is a write-ahead log, so that readers never wait.
+Every change is made by `Database.begin`: one transaction, durable when it returns. What changes a study
+locks it first (`locked`), and so waits for those who ask and answer, who share it (`shared`). SQLite
+has one writer at a time, so there BEGIN IMMEDIATE is that lock; its journal is a write-ahead log, so
+that readers never wait.
 """
 
 from __future__ import annotations
@@ -113,9 +114,34 @@ class Database:
             yield connection
 
     def locked(self, connection: Connection, number: int) -> Row | None:
-        """The row of a study, which nobody else can change before this transaction ends."""
-        chosen = sa.select(schema.studies).where(schema.studies.c.number == number)
-        return connection.execute(chosen.with_for_update()).mappings().first()
+        """The row of a study, which nobody else can change or share before this transaction ends."""
+        if self.kind == "postgresql":
+            connection.execute(_ALONE, {"number": number})
+        return connection.execute(_STUDY, {"number": number}).mappings().first()
+
+    def shared(self, connection: Connection, number: int) -> Row:
+        """The row of a study, which nobody can change before this transaction ends; many may share it.
+
+        A lock on the row would do, but a stream of those who share one keeps out who wants it alone.
+        """
+        if self.kind == "postgresql":
+            connection.execute(_TOGETHER, {"number": number})
+        return connection.execute(_STUDY, {"number": number}).mappings().one()
+
+    def forget(self) -> bool:
+        """Remove from SQLite's write-ahead log what was deleted; says whether nobody was in the way.
+
+        `secure_delete` overwrites the pages of the database, and only there: the log holds each page as
+        it was, until it is cut off. PostgreSQL keeps its own for as long as it is told to.
+        """
+        if self.kind != "sqlite":
+            return True
+        with self._turn(), self.engine.connect().execution_options(outside=True) as connection:
+            # Who reads is waited for, and writers wait meanwhile: not for long.
+            connection.exec_driver_sql("PRAGMA busy_timeout=100")
+            busy = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={int(1000 * _PATIENCE)}")
+        return not busy
 
     def now(self, connection: Connection) -> float:
         """Seconds since 1970, by one clock for all workers where there is one: the database's."""
@@ -181,6 +207,7 @@ class Database:
             config.set_main_option("script_location", str(files("blindstep.serve") / "migrations"))
             config.attributes["connection"] = connection
             command.upgrade(config, schema.REVISION)
+        self.forget()
 
     def check(self, secrets: Secrets) -> None:
         """Refuse a schema that this version does not know, and a key that is not the database's."""
@@ -203,8 +230,12 @@ class Database:
             return connection.execute(chosen).scalar()
 
 
-_EARLIER: tuple[str, ...] = ()  # revisions that `migrate` can start from
+_EARLIER: tuple[str, ...] = ("0001",)  # revisions that `migrate` can start from
 _CLOCK = sa.text("SELECT extract(epoch FROM clock_timestamp())")
+_STUDY = sa.select(schema.studies).where(schema.studies.c.number == sa.bindparam("number"))
+# Locks of PostgreSQL that end with their transaction, and for which all wait in one line.
+_LOCK = f"SELECT pg_advisory_xact_lock%s({_ADVISORY_LOCK}, :number)"
+_ALONE, _TOGETHER = sa.text(_LOCK % ""), sa.text(_LOCK % "_shared")
 
 
 def _unknown(found: str | None) -> SchemaUnknown:
@@ -237,5 +268,6 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get("outside", False):  # of a transaction
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("writes", False) else "BEGIN")
