@@ -12,11 +12,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import sqlalchemy as sa
+import yaml
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from blindstep.cli import app
 from blindstep.errors import InvalidArgument, SecretCopied
+from blindstep.insight.hand_over_seal import check
 from blindstep.serve import Client, Refused, keys, schema
 from blindstep.serve.access import Access
 from blindstep.serve.database import Database, SchemaUnknown
@@ -283,3 +285,33 @@ def test_the_client_says_that_nobody_answers():
         assert refused.value.code == "unreachable"
     with pytest.raises(InvalidArgument):
         Client("127.0.0.1:8000")
+
+
+def test_a_finished_study_can_be_handed_over(tmp_path):
+    """People are the unit, and no vote, identifier or key is in the folder."""
+    master = bytes(range(32)).hex()  # of SECRETS
+    (tmp_path / "key").write_text(master)
+    (tmp_path / "key").chmod(0o600)
+    database = f"sqlite:///{tmp_path}/votes.db"
+    bench = Bench(Database(database))
+    bench.database.migrate()
+    bench.database.check(SECRETS)
+    study, number = bench.create()
+    called = ["serve", "hand-over", study, "--to", str(tmp_path / "folder")]
+    called += ["--database", database, "--key-file", str(tmp_path / "key")]
+    unfinished = CliRunner().invoke(app, called)
+    assert unfinished.exit_code == 2
+    assert "last step" in unfinished.output
+    bench.run(study, number)
+    bench.database.close()
+    said = CliRunner().invoke(app, called)
+    assert said.exit_code == 0, said.output
+    assert "Not answered yet" in said.output
+    record = yaml.safe_load((tmp_path / "folder" / "registry.yaml").read_text())["deployment"]
+    assert record["basic"]["name"] == "colours"
+    assert "person" in record["privacy_loss"]["privacy_unit"]
+    assert check(tmp_path / "folder").files >= 8
+    content = b"".join(path.read_bytes() for path in (tmp_path / "folder").iterdir())
+    assert master.encode() not in content
+    assert bytes(range(32)) not in content
+    assert SECRETS.person(study, "0-0").hex().encode() not in content

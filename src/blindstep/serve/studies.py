@@ -26,6 +26,7 @@ from blindstep.planning.checks import check_delta
 from blindstep.planning.plan import Plan
 from blindstep.private.accounting import PERSON
 from blindstep.private.statement import Privacy
+from blindstep.run.result import Result
 from blindstep.serve import schema
 from blindstep.serve.accounts import OPEN, identity_of, open_ledger, read_account, require_room
 from blindstep.serve.database import Database
@@ -251,6 +252,13 @@ class Studies:
                 known = self.design(number).step(release, state, parameters)
                 self._steps[number] = known
             return known
+
+    def result(self, study: str) -> Result:
+        """The result of a finished study."""
+        row = self.row(study)
+        if row["status"] != "finished":
+            raise WrongState("the report is there when the last step is released.")
+        return self.design(row["number"]).result(self.history(row["number"]))
 
     def snapshot(self, number: int, release: int) -> tuple[str | None, dict[str, float]]:
         """The stored state in which a step begins (None: the first), and the released parameters."""
