@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from blindstep.serve import Client, Refused, schema
-from blindstep.serve.database import Database
+from blindstep.serve.database import Database, is_passing
 from blindstep.serve.keys import from_file
-from blindstep.serve.studies import Studies
+from blindstep.serve.studies import Studies, change
 from blindstep.serve.voting import Status
 from postgres import postgres
 from service_process import serving
@@ -217,6 +217,37 @@ def test_a_database_that_stops_and_starts_loses_nothing(tmp_path):
         study, said = run_disturbed(served, disturb)
         check_undisturbed(server.url, key_of(served), study, said)
         assert "a batch failed" in served.log()
+
+
+def test_a_host_that_stops_inside_a_transaction_stops_no_other_one(empty_postgres):
+    """Its locks are taken from it, it cannot commit, and a healthy host goes on. (In 0.2: refused.)"""
+    healthy, stopped = (Bench(Database(empty_postgres)) for _ in range(2))
+    healthy.database.migrate()
+    study, number = healthy.create()
+    inside, served = threading.Event(), threading.Event()
+    failed = []
+
+    def stops():
+        try:
+            with stopped.database.begin() as connection:
+                stopped.database.locked(connection, number)
+                change(connection, number, deadline=0.0)
+                inside.set()
+                assert served.wait(60)
+        except Exception as error:
+            failed.append(error)
+
+    host = threading.Thread(target=stops)
+    host.start()
+    assert inside.wait(60)
+    seats = healthy.ask(study, "anna")
+    served.set()
+    host.join(60)
+    assert [seat.status for seat in seats] == [Status.ASKED]
+    assert is_passing(failed[0])
+    assert healthy.studies.row(study)["deadline"] > 0.0
+    for each in (healthy, stopped):
+        each.database.close()
 
 
 def test_a_full_disk_refuses_and_then_goes_on(tmp_path):

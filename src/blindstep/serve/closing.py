@@ -87,6 +87,7 @@ def release(
         now = database.locked(connection, number)
         if now is None or not _still_waits(row, now):
             return False
+        database.working(connection, _HELD + _HELD_FOR_EACH * design.planned)
         port.ledger = open_ledger(connection, row["cohort"])
         made = design.release(gate, state, votes)
         stored = {"study": number, "release": position, "state": made.state}

@@ -32,6 +32,17 @@ from blindstep.serve.schema import Row
 
 # Seconds that a writer waits for another one before it gives up.
 _PATIENCE = 10.0
+# Seconds after which PostgreSQL ends a transaction whose host says nothing: one that was stopped, or
+# cut off, would keep its locks, and keep everybody else waiting.
+_IDLE = 2.0
+# A connection whose other end is gone is found dead within seconds, not hours.
+_KEEPALIVES = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": int(1000 * _PATIENCE),
+}
 _ADVISORY_LOCK = 0x626C696E  # workers that start together migrate one after the other
 
 
@@ -62,8 +73,7 @@ class Database:
         if self.kind == "postgresql":
             # A prepared statement keeps the plan that was made for it, perhaps while a table was
             # small, and would go by the wrong index when it has millions of rows.
-            connect = {"connect_timeout": 5, "prepare_threshold": None}
-            connect["options"] = f"-c lock_timeout={int(1000 * _PATIENCE)}"
+            connect = {"connect_timeout": 5, "prepare_threshold": None, **_KEEPALIVES}
         pool = {"pool_size": connections, "max_overflow": 2}
         try:
             # An error of the database must not repeat what a statement was given.
@@ -79,6 +89,8 @@ class Database:
         if self.kind == "sqlite":
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
+        else:
+            event.listen(self.engine, "connect", _prepare_postgresql)
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -118,6 +130,14 @@ class Database:
         if self.kind == "postgresql":
             connection.execute(_ALONE, {"number": number})
         return connection.execute(_STUDY, {"number": number}).mappings().first()
+
+    def working(self, connection: Connection, seconds: float) -> None:
+        """Let this transaction pause for so many seconds more: it computes between two statements."""
+        if self.kind == "postgresql":
+            longest = int(1000 * (_IDLE + seconds))
+            connection.execute(
+                sa.text(f"SET LOCAL idle_in_transaction_session_timeout = {longest}")
+            )
 
     def shared(self, connection: Connection, number: int) -> Row:
         """The row of a study, which nobody can change before this transaction ends; many may share it.
@@ -265,6 +285,14 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
     ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _prepare_postgresql(connection: Any, _: Any) -> None:
+    # Said once connected: PgBouncer refuses it as an option of the connection.
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET lock_timeout = {int(1000 * _PATIENCE)}")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {int(1000 * _IDLE)}")
+    connection.commit()
 
 
 def _begin_sqlite(connection: Connection) -> None:
