@@ -48,7 +48,7 @@ def test_keys_cannot_be_copied_or_seen():
 
 
 def test_no_two_votes_are_sealed_under_the_same_nonce():
-    address = keys.Address(1, 0, 0, 0)
+    address = keys.Address(1, 0, bytes(16), 0)
     sealed = {SECRETS.seal(address, 1.0)[:12] for _ in range(2_000)}
     assert len(sealed) == 2_000
 
@@ -120,7 +120,7 @@ def test_neither_tokens_nor_votes_nor_people_are_in_the_database(tmp_path):
     study, number = bench.create()
     token = Access(database, SECRETS).create("site", study, "a label")[1]
     bench.ask(study, "anna.karenina")
-    bench.answer(number, 0, {(0, 0): 0.123456789})
+    bench.answer(number, 0, {("anna.karenina", 0): 0.123456789})
     database.close()
     content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert study.encode() in content
@@ -199,8 +199,10 @@ def test_a_session_ends_with_its_token_and_cannot_be_forged(tmp_path):
         {"parameters": [{"name": "a", "low": 0, "high": 1, "start": 2}]},
         {"parameters": [{"name": "a", "low": 0, "high": 1}] * 2},
         {"people": 15},
-        {"people": 1_000, "slots": 1_001},
-        {"people": 10_000, "slots": 9},
+        {"people": 1_000, "people_per_step": 1_001},
+        {"people": 10_000, "people_per_step": 9},
+        {"window_seconds": 0.5},
+        {"neighbours": "add"},
         {"epsilon": 0},
         {"delta": 0.5},
         {"answer": {"kind": "number"}},

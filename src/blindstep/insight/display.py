@@ -116,7 +116,7 @@ def _cost(privacy: Statement, *, pictures: bool = True) -> list[Html]:
         ("mu", rounded_up(privacy.mu, 4), "Gaussian differential privacy"),
         ("zCDP", rounded_up(privacy.mu**2 / 2, 4), "mu² / 2"),
     ]
-    parts = [facts(rows), note(unit_sentence(privacy.unit, privacy.neighbours))]
+    parts = [facts(rows), note(unit_sentence(privacy.unit, privacy.neighbours, privacy.windows))]
     if privacy.seeded:
         parts.append(paragraph(tag("b", SEEDED)))
     if pictures:

@@ -60,7 +60,8 @@ class Plan(Choices):
         """Who answers when."""
         batches = (self.first_batch, self.diff_batch, self.period)
         try:
-            made = Schedule(self.records, *batches, self.rounds * (self.horizon // self.period))
+            blocks = self.rounds * (self.horizon // self.period)
+            made = Schedule(self.records, *batches, blocks, windows=self.windows)
             return secret_schedule(made, self.steps_mu, self.privacy) if self.secret else made
         except InvalidArgument as error:
             if self.first_batch + self.diff_batch * (self.period - 1) > self.records:
@@ -151,7 +152,7 @@ class Plan(Choices):
             return secret_noise(self.schedule, self.size, self.clips[0], mu, neighbours)
         return bound.noise_level(
             *(self.mechanism, self.first_batch, self.diff_batch, self.period, self.passes),
-            *(self.size, *self.clips, mu, self.by_corollary, neighbours),
+            *(self.size, *self.clips, mu, self.by_corollary, neighbours, self.windows),
         )
 
     @property

@@ -128,6 +128,7 @@ class Statement(Displayed):
         seeded: whether a user's seed made the noise.
         neighbours: "replace" if any other may stand in its place, "zero-out" if it may be left out.
         secrecy: what secret batches cost beside mu (`secret_batches`); in epsilon already.
+        windows: whether it is private, too, who took part and how many did.
     """
 
     mu: float
@@ -142,6 +143,7 @@ class Statement(Displayed):
     seeded: bool
     neighbours: str = REPLACE
     secrecy: float = 0.0
+    windows: bool = False
 
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON."""
@@ -169,7 +171,7 @@ class Statement(Displayed):
         lines = [
             gaussian_sentence(self.mu),
             delta_sentence(self.epsilon, self.delta, self.exceeds),
-            unit_sentence(self.unit, self.neighbours),
+            unit_sentence(self.unit, self.neighbours, self.windows),
             f"Released: {self.released}.",
             f"Enforced on every record, whatever the loss returns: {'; '.join(self.enforced)}.",
             arithmetic_sentence(self.arithmetic, self.slack),
@@ -202,8 +204,15 @@ def delta_sentence(epsilon: float, delta: float, exceeds: float) -> str:
     )
 
 
-def unit_sentence(unit: str, neighbours: str = REPLACE) -> str:
+def unit_sentence(unit: str, neighbours: str = REPLACE, windows: bool = False) -> str:
     """Who is protected, and between which data sets."""
+    if windows:
+        change = (
+            "replaced by any other, or by nobody (which is half of this mu)"
+            if neighbours == REPLACE
+            else "who comes or stays away (replacing one by another is twice this mu)"
+        )
+        return f"Protected: {unit}, {change}. How many came is not public; the planned number is."
     if neighbours == REPLACE:
         return f"Protected: {unit}, replaced by any other. The number of records is public."
     return (
@@ -255,6 +264,7 @@ def statement(terms: Terms, delta: float, *, seeded: bool, unit: str = RECORD) -
         slack=slack,
         seeded=seeded,
         neighbours=terms.neighbours,
+        windows=terms.schedule.windows,
     )
 
 
