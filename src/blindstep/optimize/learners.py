@@ -206,9 +206,9 @@ class Heeding(Learner):
     and near an answer steps become as short as it takes. What may be noise changes nothing: then steps
     fall as those of `Falling` do. Probes lie as far out as steps reach.
 
-    Where the mean loss rose beyond its noise, and gradients are less than half as long as before, a move
-    led onto a plateau: none of them leads back. So it is taken back, Delta_{t+1} = -Delta_t, and the
-    next step is `brake` as long.
+    Where the mean loss rose beyond its noise, and gradients are less than half as long as before, a
+    move led onto a plateau: none of them leads back. So it is taken back, Delta_{t+1} = -Delta_t, and
+    the next step is `brake` as long.
 
     Attributes:
         sure: standard deviations of the noise above which a cosine counts.
