@@ -210,12 +210,13 @@ def test_a_move_onto_a_plateau_is_taken_back_where_the_loss_is_shown(shown):
 def test_a_rise_that_may_be_noise_takes_no_move_back():
     learner, pace = Heeding(), Pace(reach=1.0, steps=20, value_noise=1.0)
     path = SPACE.begin(jnp.zeros(2))
-    state, gradient = learner.init(), jnp.asarray([1.0, 0.0])
-    kept = []
-    for value in (0.0, 4.0, 8.3):
+    state, kept = learner.init(), []
+    # A rise within the noise, one where the gradient is as long as it was, and one onto a plateau.
+    for value, slope in ((0.0, 1.0), (4.0, 0.1), (9.0, 0.1), (14.0, 0.01)):
+        gradient = jnp.asarray([slope, 0.0])
         seen = SPACE.see(path, gradient)
         seen.value = value
         choice = learner.update(state, seen, pace)
         state, path = choice.state, SPACE.advance(path, gradient, choice, 1.0)
         kept.append(float(choice.keep))
-    assert kept == [0.0, 0.0, -1.0]
+    assert kept == [0.0, 0.0, 0.0, -1.0]

@@ -206,8 +206,9 @@ class Heeding(Learner):
     and near an answer steps become as short as it takes. What may be noise changes nothing: then steps
     fall as those of `Falling` do. Probes lie as far out as steps reach.
 
-    Where the mean loss rose beyond its noise a move may have led onto a plateau, where no gradient
-    leads back. So it is taken back, Delta_{t+1} = -Delta_t, and the next step is `brake` as long.
+    Where the mean loss rose beyond its noise, and gradients are less than half as long as before, a
+    move led onto a plateau: none of them leads back. So it is taken back, Delta_{t+1} = -Delta_t, and
+    the next step is `brake` as long.
 
     Attributes:
         sure: standard deviations of the noise above which a cosine counts.
@@ -227,20 +228,21 @@ class Heeding(Learner):
     rise: float | Float[Array, ""] = 3.0
     brake: float | Float[Array, ""] = 0.25
 
-    def init(self) -> Float[Array, "6"]:
+    def init(self) -> Float[Array, "7"]:
         """Steps done, log2 s, whether a gradient ever pointed back, how many in a row pointed on.
 
-        Then the loss before the last move, and whether that move took one back.
+        Then the loss and |g| before the last move, and whether that move took one back.
         """
-        return jnp.zeros(6).at[4].set(jnp.inf)
+        return jnp.zeros(7).at[4].set(jnp.inf)
 
-    def update(self, state: Float[Array, "6"], seen: Seen, pace: Pace) -> Choice:
+    def update(self, state: Float[Array, "7"], seen: Seen, pace: Pace) -> Choice:
         """A step against the gradient, of the length whose turn it is times what was heeded."""
-        done, log, back, row, before, returned = state
+        done, log, back, row, before, steep, returned = state
         norm, moved = jnp.sqrt(seen.gradient_square), jnp.sqrt(seen.move_square)
         doubt = self.rise * jnp.sqrt(2.0) * pace.value_noise
         # Not of a move that took one back: it is not what a gradient led to.
         rose = (seen.value > before + doubt) & (returned == 0) & (moved > 0)
+        rose = rose & (norm < _FLAT * steep)
         real = (norm > 0) & (moved > 0) & (returned == 0) & ~rose
         down = -jnp.where(real, seen.product / jnp.where(real, moved, 1.0), 0.0)
         noise = jnp.sqrt(pace.noise**2 + pace.blur * seen.gradient_square)
@@ -252,12 +254,12 @@ class Heeding(Learner):
         log = log + jnp.where(cosine > 0, longer, self.slower) * cosine
         log = log + jnp.where(rose, jnp.log2(self.brake), 0.0)
         length = pace.reach * _share(done, log, pace)
-        before = jnp.where(rose, before, seen.value)
-        state = jnp.stack([done + 1.0, log, back, row, before, jnp.where(rose, 1.0, 0.0)])
+        before, steep = jnp.where(rose, before, seen.value), jnp.where(rose, steep, norm)
+        state = jnp.stack([done + 1.0, log, back, row, before, steep, jnp.where(rose, 1.0, 0.0)])
         along = jnp.where(norm > 0, length / jnp.where(norm > 0, norm, 1.0), 0.0)
         return Choice(state, jnp.where(rose, -1.0, 0.0), jnp.where(rose, 0.0, -along))
 
-    def probing(self, state: Float[Array, "6"], pace: Pace) -> Float[Array, ""]:
+    def probing(self, state: Float[Array, "7"], pace: Pace) -> Float[Array, ""]:
         """As far as steps, and never below `nearest`."""
         return pace.widening * jnp.maximum(_share(state[0], state[1], pace), self.nearest)
 
@@ -268,6 +270,8 @@ class Heeding(Learner):
 
 # Cosines that say that a move went too far, or could have gone on.
 _BACK, _ON = -0.2, 0.5
+# A gradient so much shorter than the one before is that of a plateau, if the loss is higher there.
+_FLAT = 0.5
 # Steps never become longer than 2^40 times the reach.
 _LONGEST = 40.0
 
