@@ -5,12 +5,12 @@ One function makes each sentence, so that statement, report and README cannot di
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import ClassVar
 
-from blindstep.display import Displayed
 from blindstep.errors import InvalidArgument, count, positive, probability
 from blindstep.private import accounting
 from blindstep.private.accounting import PERSON, RECORD
@@ -112,7 +112,7 @@ class Privacy:
 
 
 @dataclass(frozen=True)
-class Statement(Displayed):
+class Statement:
     """What a run guarantees. Computed from the terms of its gate, not from what anybody wished.
 
     Attributes:
@@ -182,6 +182,10 @@ class Statement(Displayed):
 
     def __str__(self) -> str:
         return "\n".join(self.sentences())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return "".join(f"<p>{html.escape(each)}</p>" for each in self.sentences())
 
 
 def gaussian_sentence(mu: float) -> str:
