@@ -108,8 +108,8 @@ def test_forty_random_plans_hold(seed):
     neighbours = str(rng.choice(["replace", "zero-out"]))
     mu = mu / 2 if neighbours == "zero-out" else mu
     releases = steps * int(rng.integers(1, 4))
-    plan = secret_plan(mu, steps, releases, neighbours, 32 * steps * int(rng.integers(1, 4)))
+    plan = secret_plan(mu, steps, releases, neighbours, 2048 * int(rng.integers(1, 3)))
     found = bs.audit(plan, pairs=40_000, seed=seed)
     assert found.holds, found.reason
-    if length_of(plan) <= 0.5:
+    if length_of(plan) <= 0.5 and found.pairs >= 40_000:
         assert found.lower_bound_mu >= 0.85 * found.claimed_mu
