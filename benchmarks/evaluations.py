@@ -3,6 +3,7 @@
     python -m benchmarks.evaluations
     python -m benchmarks.evaluations --only spam digits --epsilon 0.1 --seeds 3
     python -m benchmarks.evaluations --show
+    python -m benchmarks.evaluations --clock a9a
 
 The *reference* is blindstep with public batches and all evaluations of `benchmarks.utility`: 8,192 of
 a record, or 16,384 where there are at most 10,000 records. Each method then gets 16 evaluations of a
@@ -18,7 +19,8 @@ Neighbours are zero-out for all, because that is what Poisson batches are accoun
 there or not. Votes are left out: a person has two in all, so there is nothing to save.
 
 Each line of `benchmarks/results/evaluations.jsonl` is one method at one number of evaluations; a later
-run goes on from that file.
+run goes on from that file. `--clock` compares the time of two default runs, secret
+and public, in turns in one process, after one of each that compiles.
 """
 
 from __future__ import annotations
@@ -157,9 +159,14 @@ class File:
         return row
 
 
+def most_of(problem: str) -> int:
+    """The most evaluations of a record, for everybody."""
+    return most_evaluations(count_records(problems.made(problem).split.train))
+
+
 def climb(file: File, problem: str, epsilon: float, methods: Sequence[str]) -> None:
     """The reference, then each method until it is there."""
-    most = most_evaluations(count_records(problems.made(problem).split.train))
+    most = most_of(problem)
     aim = file.get(problem, epsilon, REFERENCE, most)["mean"] - WITHIN
     for method in methods:
         each, reached = FEWEST, False
@@ -213,6 +220,29 @@ def mean_ratio(file: File, epsilon: float) -> float:
     return math.exp(float(np.mean(logs))) if logs else math.nan
 
 
+def clock(name: str, turns: int) -> None:
+    """The time and the score of a default run, with secret and with public batches, in turns."""
+    problem, found = problems.made(name), {SECRET: [], PUBLIC: []}
+    data, records = problem.split.train, count_records(problem.split.train)
+    privacy = bs.Privacy(1.0, problems.delta_for(records))
+    for turn in range(turns + 1):
+        for method, rows in found.items():
+            began = time.perf_counter()
+            auto = bs.Auto(secret=method == SECRET)
+            result = bs.minimize(problem.loss, problem.start(turn), data, privacy, method=auto)
+            seconds = time.perf_counter() - began
+            score = points_of(problem, result.params, problem.split.test)
+            asked = result.plan.evaluations / records
+            if turn:
+                rows.append((seconds, score))
+            print(
+                f"{method}: {seconds:.1f} s, {score:.1f} points, {asked:,.0f} of a record",
+                flush=True,
+            )
+    ratios = [one[0] / two[0] for one, two in zip(found[SECRET], found[PUBLIC], strict=True)]
+    print(f"secret / public: {np.median(ratios):.2f} of the time, the median of {turns}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make what is missing, or show what there is."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # pyright: ignore
@@ -221,8 +251,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--results", type=Path, default=RESULTS / FILE)
+    parser.add_argument("--clock", choices=problems.NAMES)
     parser.add_argument("--show", action="store_true")
     options = parser.parse_args(arguments)
+    if options.clock:
+        clock(options.clock, options.seeds)
+        return
     file = File(options.results, options.seeds)
     if not options.show:
         for problem in options.only:

@@ -4,7 +4,8 @@
 
 All on this machine, over 127.0.0.1, in one run: the service on SQLite and on a real PostgreSQL with 1,
 2 and 4 workers; Optuna's ask and tell (a random sampler, in two processes, without HTTP in between) on
-the same kind of PostgreSQL; and a study with a million slots open beside one with a thousand. The load
+the same kind of PostgreSQL; and a study with a million people in its window beside one with a thousand.
+The load
 comes from the same cores (`serve_load`), so these are lower bounds.
 """
 
@@ -42,7 +43,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "serve.json"
 def study(served: Served, people: int) -> tuple[str, str]:
     """A study that no load fills, and its token."""
     with served.client() as admin:
-        made = admin.create("load", WEIGHTS, people=people, epsilon=1, deadline_seconds=86_400)
+        made = admin.create("load", WEIGHTS, people=people, epsilon=1, window_seconds=86_400)
         return made["id"], admin.new_token("site", made["id"])["token"]
 
 
@@ -67,50 +68,36 @@ def throughput(served: Served, seconds: float) -> dict[str, float]:
     }
 
 
-def fill(url: str, name: str, slots: int) -> None:
-    """Give out so many slots and store both votes of each, past the API: only their number matters."""
+def fill(url: str, name: str, people: int) -> None:
+    """Ask so many people and store both votes of each, past the API: only their number matters."""
     database = Database(url)
-    numbers, noise, empty = (
-        "generate_series(0, :last) AS t(i)",
-        "decode(md5(i::text), 'hex')",
-        "'\\x00'",
-    )
-    if database.kind == "sqlite":
-        numbers = (
-            "(WITH RECURSIVE t(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM t WHERE i < :last) \
-SELECT i FROM t)"
-        )
-        noise, empty = "randomblob(16)", "x'00'"
     with database.begin() as connection:
         chosen = sa.select(schema.studies.c.number).where(schema.studies.c.id == name)
-        given = {"study": connection.execute(chosen).scalar_one(), "last": slots - 1}
-        seats = "INSERT INTO asked (study, turn, person, release, slot) "
-        seats += f"SELECT :study, 0, {noise}, 0, i FROM {numbers}"
-        connection.execute(sa.text(seats), given)
-        for part in (0, 1):
-            votes = "INSERT INTO votes (study, release, slot, part, sealed) "
-            votes += f"SELECT :study, 0, i, {part}, {empty} FROM {numbers}"
-            connection.execute(sa.text(votes), given)
-        chosen = schema.studies.c.number == given["study"]
-        counted = {"taken": slots, "answered": 2 * slots}
-        connection.execute(sa.update(schema.studies).where(chosen).values(**counted))
+        study = connection.execute(chosen).scalar_one()
+        for start in range(0, people, 10_000):
+            some = [os.urandom(16) for _ in range(min(10_000, people - start))]
+            rows = [{"study": study, "person": person, "release": 0} for person in some]
+            connection.execute(sa.insert(schema.asked), rows)
+            for part in (0, 1):
+                votes = [row | {"part": part, "sealed": bytes(28)} for row in rows]
+                connection.execute(sa.insert(schema.votes), votes)
     database.close()
 
 
 def sizes(served: Served, url: str, pace: float) -> dict[str, Any]:
-    """Latency with a thousand slots open and with a million, in turns, at the same pace."""
+    """Latency with a thousand people in the window and with a million, in turns, at the same pace."""
     small, large = 1_000, 1_000_000
     times: dict[int, list[float]] = {small: [], large: []}
     wide, wide_token = study(served, 16 * large)
     fill(url, wide, large - 2_000)
     for turn in range(4):
         narrow, narrow_token = study(served, 16 * small)
-        for slots, name, token in ((small, narrow, narrow_token), (large, wide, wide_token)):
+        for people, name, token in ((small, narrow, narrow_token), (large, wide, wide_token)):
             how = {"seconds": 3, "connections": 8, "pace": pace, "prefix": f"size {turn}"}
             measured = load(served, token, name, **how)
             assert set(measured.statuses) <= {"asked", "accepted"}, measured.statuses
             if turn:  # the first one compiles
-                times[slots].append(1000 * measured.percentile(0.5))
+                times[people].append(1000 * measured.percentile(0.5))
     medians = {str(slots): statistics.median(each) for slots, each in times.items()}
     return {"p50_ms": medians, "ratio": medians[str(large)] / medians[str(small)]}
 
@@ -161,8 +148,8 @@ def measure(seconds: float, workers: list[int]) -> dict[str, Any]:
                         print(f"{kind}, {number} workers: {_said(row)}", flush=True)
                         if number == 1:
                             row = sizes(served, url, pace=150.0)
-                            found.setdefault("a million slots", {})[kind] = row
-                            print(f"{kind}: a million slots: {row}", flush=True)
+                            found.setdefault("a million people", {})[kind] = row
+                            print(f"{kind}: a million people: {row}", flush=True)
         with postgres() as other:
             found["optuna on postgresql"] = optuna_rate(other.url, seconds)
     best = max(

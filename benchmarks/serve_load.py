@@ -95,7 +95,7 @@ async def run(
             who = f"{prefix} {next(numbers)}"
             path = f"/v1/studies/{study}/questions"
             question = await timed(wire, path, {"person": who}, load.questions)
-            if question.get("status") in ("full", "closing"):
+            if question.get("status") == "paused":
                 await asyncio.sleep(0.01)
             while question is not None and question.get("token"):
                 body = {"token": question["token"], "value": random.randint(0, 1)}

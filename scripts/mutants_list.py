@@ -21,11 +21,13 @@ from mutant_kinds import (
     test_of,
 )
 from mutants_of_noise import OF_NOISE
+from mutants_of_secrecy import OF_SECRECY
 
 INSIDE = 16 * " "  # the indentation inside `Gate.through`
 
 MUTANTS = (
     *OF_NOISE,
+    *OF_SECRECY,
     # -- records that count too much -----------------------------------------------------------------
     mutant(
         "a record in two batches",

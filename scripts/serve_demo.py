@@ -70,7 +70,7 @@ def main() -> None:
             took = time.monotonic() - began
             print(f"step {step:>2} of 16  {satisfaction:.3f} {bar:<40} {took:5.1f} s", flush=True)
 
-        found = visitors.run(served.address, token, study, given.people, told)
+        found = visitors.run(served.address, token, admin, study, given.people, told)
         took, spent = time.monotonic() - began, admin.study(study)["privacy"]["spent"]
         print(
             f"satisfaction {found['before']:.3f} -> {found['after']:.3f}, best possible "

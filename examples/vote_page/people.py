@@ -1,6 +1,8 @@
 """Simulated visitors: each asks through the site's token and votes twice; satisfaction is watched.
 
-BLINDSTEP_TOKEN=... python examples/vote_page/people.py --study ID --people 10000
+A simulated day is over when a sixteenth of them has come; an admin's token ends its window then.
+
+BLINDSTEP_TOKEN=ADMIN_TOKEN python examples/vote_page/people.py --study ID --people 10000
 """
 
 from __future__ import annotations
@@ -19,58 +21,55 @@ from blindstep.serve import Client
 StepInfo = Callable[[int, float], None]
 
 
-def visit(client: Client, study: str, person: int, world: World) -> bool:
-    """One visitor: asked if there is room, votes on both; says whether there was room."""
+def visit(client: Client, study: str, person: int, world: World) -> None:
+    """One visitor, who votes on both of their questions."""
     chance = np.random.default_rng([2, person])
-    question = client.ask(study, f"visitor {person}")
-    if question["status"] in ("full", "closing"):
-        return False
+    while (question := client.ask(study, f"visitor {person}"))["status"] == "paused":
+        time.sleep(0.02)  # between two windows
     while question is not None and question["token"] is not None:
         vote = world.vote(vector(question["parameters"]), chance)
         question = client.answer(question["token"], vote)["next"]
-    return True
 
 
 def run(
-    address: str, token: str, study: str, people: int, told: StepInfo, threads: int = 8
+    address: str,
+    token: str,
+    admin: Client,
+    study: str,
+    people: int,
+    told: StepInfo,
+    threads: int = 8,
 ) -> dict[str, float]:
-    """Send all visitors; gives satisfaction before, after, and at the hidden taste itself."""
-    world, client = World(), Client(address, token)
-    state = client.study(study)
-    last = threading.Lock()
-    seen = {"steps": -1}
+    """Send all visitors; gives satisfaction before, after, and at the hidden taste itself.
 
-    def watch() -> None:
-        """Tell how satisfied people would be with each newly released set of parameters."""
-        with last:
-            found = client.call("GET", f"/v1/studies/{study}/parameters")
-            if found["steps_released"] > seen["steps"]:
-                seen["steps"] = found["steps_released"]
-                told(seen["steps"], world.satisfaction(vector(found["parameters"])))
+    Visitors come with the `token` of the site; `admin` ends their windows.
+    """
+    world, steps = World(), admin.study(study)["steps"]
 
-    before = world.satisfaction(vector(state["parameters"]))
-    watch()
+    def satisfaction() -> float:
+        return world.satisfaction(vector(admin.parameters(study)))
 
-    def crowd(first: int) -> None:
-        own = Client(address, token)
-        for person in range(first, people, threads):
-            while not visit(own, study, person, world):
-                time.sleep(0.02)  # this step is full: come back in the next one
-        own.close()
+    def crowd(some: range) -> None:
+        with Client(address, token) as own:
+            for person in some:
+                visit(own, study, person, world)
 
-    crowds = [threading.Thread(target=crowd, args=(first,)) for first in range(threads)]
-    for each in crowds:
-        each.start()
-    while any(each.is_alive() for each in crowds):
-        time.sleep(0.25)
-        watch()
-    until = time.monotonic() + 30
-    while client.study(study)["status"] != "finished" and time.monotonic() < until:
-        time.sleep(0.1)
-    watch()
-    after = world.satisfaction(vector(client.parameters(study)))
-    client.close()
-    return {"before": before, "after": after, "best": world.satisfaction(world.taste)}
+    before = satisfaction()
+    told(0, before)
+    for step in range(1, steps + 1):
+        day = range((step - 1) * people // steps, step * people // steps)
+        crowds = [
+            threading.Thread(target=crowd, args=(day[first::threads],)) for first in range(threads)
+        ]
+        for each in crowds:
+            each.start()
+        for each in crowds:
+            each.join()
+        admin.end_window(study, step)
+        while admin.study(study)["steps_released"] < step:
+            time.sleep(0.05)
+        told(step, satisfaction())
+    return {"before": before, "after": satisfaction(), "best": world.satisfaction(world.taste)}
 
 
 def main() -> None:
@@ -85,7 +84,8 @@ def main() -> None:
     def told(step: int, satisfaction: float) -> None:
         print(f"after step {step:>2}: satisfaction {satisfaction:.3f}", flush=True)
 
-    found = run(given.service, token, given.study, given.people, told)
+    with Client(given.service, token) as admin:
+        found = run(given.service, token, admin, given.study, given.people, told)
     print(f"before {found['before']:.3f}, after {found['after']:.3f}, best {found['best']:.3f}")
 
 

@@ -184,7 +184,7 @@ def test_people_and_categories_together(folder, source):
             ('categories = {"job": ("cook", "clerk")}', "categories = 3"),
             "categories is a int: give",
         ),
-        (('categories = {"job": ("cook", "clerk")}', ""), "column 2, is not a number"),
+        (('categories = {"job": ("cook", "clerk")}', ""), "column 'job', is not a number"),
         (('"people.csv"', "__import__('numpy').zeros((4, 2))"), "are for columns with names"),
     ],
 )

@@ -132,10 +132,10 @@ def test_what_cannot_be_used_is_said_without_a_name(folder, data, options, says)
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (f"name,age\n{SECRET},36\n{SECRET},x\n", "line 3, column 2, is not a number"),
+        (f"name,age\n{SECRET},36\n{SECRET},x\n", "line 3, column 'age', is not a number"),
         (f"name,age\n{SECRET},36\n{SECRET}\n", "line 3, has 1 cells, not 2"),
         (f"name,age\n{SECRET},36\n{SECRET},36,7\n", "line 3, has 3 cells, not 2"),
-        (f"name,age\n{SECRET},\n", "line 2, column 2, is empty"),
+        (f"name,age\n{SECRET},\n", "line 2, column 'age', is empty"),
         ("name,age\n", "has no record"),
     ],
 )

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from blindstep import Result
 from blindstep.cli import app
+from blindstep.run.result import History
 
 ROOT = Path(__file__).parents[2]
 DOCS = [
@@ -81,3 +83,19 @@ def test_formulas_that_markdown_would_spoil_are_marked(path):
 
 def test_the_readme_is_a_front_page():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_no_recipe_scores_the_rows_that_it_trained_on():
+    """A score on private rows is a release of its own."""
+    code = (ROOT / "docs" / "recipes-sklearn.md").read_text()
+    trained = set(re.findall(r"\.fit\((\w+), (\w+)\)", code))
+    scored = set(re.findall(r"\.score\((\w+), (\w+)\)", code))
+    assert trained
+    assert scored
+    assert not trained & scored
+
+
+def test_no_public_quantity_is_a_time():
+    """How long a loss took is its records' affair."""
+    for public in (History, Result):
+        assert not [name for name in public.__annotations__ if re.search("second|time|clock", name)]

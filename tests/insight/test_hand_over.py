@@ -20,6 +20,8 @@ from blindstep.insight.hand_over import hand_over_run_directory, open_questions
 from blindstep.insight.hand_over_documents import QUESTIONS
 from blindstep.insight.hand_over_seal import LIST, SIGNATURE, check
 from blindstep.insight.hazards import HAZARDS
+from blindstep.private.statement import compose_statements
+from blindstep.run.tune import Tuned
 from driver_runs import PLAN, run
 from leaks import leaks, private_values
 
@@ -212,6 +214,19 @@ def test_the_report_has_the_audit_and_three_beliefs(place, tmp_path):
     odds = np.exp(place[1].privacy.epsilon)
     after = float(re.search(r">50%</t[dh]>\s*<td[^>]*>([0-9.]+)%", page)[1]) / 100
     assert odds / (1 + odds) <= after <= odds / (1 + odds) + 0.001
+
+
+def test_a_tuned_choice_is_handed_over_with_all_that_it_cost(place, tmp_path):
+    best = place[1]
+    whole = compose_statements([best.privacy, best.privacy])
+    tuned = Tuned(best, 0, (0.1, 0.2), 0.01, (best, best), whole)
+    for result, said in ((tuned, True), (best, False)):
+        folder = bs.hand_over(result, tmp_path / type(result).__name__)
+        record = yaml.safe_load((folder / "registry.yaml").read_text())["deployment"]
+        given = record["privacy_loss"]["privacy_parameters"]["rho"]
+        assert given == pytest.approx(result.privacy.mu**2 / 2, rel=1e-5)
+        assert ("chosen among candidates" in record["accounting"]["composition"]) == said
+        assert (folder / "parameters.npz").exists()
 
 
 def test_a_folder_with_something_in_it_or_inside_a_run_is_refused(place, tmp_path):

@@ -22,6 +22,7 @@ import blindstep.torch as tuning
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.directions import Signs
 from blindstep.insight.report import report_run_directory
+from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.losses.pytrees import ParameterSpace
@@ -50,6 +51,11 @@ class Line(torch.nn.Module):
 
 def line_loss(model, batch):
     return model(batch["x"])
+
+
+def nothing():
+    """The fingerprints of a session that is about nothing."""
+    return Fingerprints("", "", "", "")
 
 
 def in_jax(point, row):
@@ -169,7 +175,7 @@ def check_agreement(made):
     machine = eqx.tree_at(lambda m: m.estimator, machine, signs)
     space = ParameterSpace.of(np.zeros(DIM))
     begun = machine.begin(jnp.zeros(DIM))
-    session = Session(made.terms, made.to_dict(), begun, Storage(None, None, None), dict, seed=5)
+    session = Session(made.terms, made.to_dict(), begun, Storage(None, None, None), nothing, seed=5)
     machine, state, means = prepare(machine, space), begun, []
     for _ in range(made.rounds):
         state, mean, told = session.gate.through(
@@ -301,13 +307,13 @@ def test_two_processes_give_what_one_gives(tmp_path):
 def test_fewer_answers_than_records_are_refused():
     made = tuning.plan(transformer(), 48, PRIVACY, METHOD)
     begun = jnp.zeros((made.calibrations, made.calibration_query.size))
-    session = Session(made.calibration_terms, {}, begun, Storage(None, None, None), dict, seed=1)
+    session = Session(made.calibration_terms, {}, begun, Storage(None, None, None), nothing)
     release = calibrate_on_answers(
         session,
         made.calibration_query,
         lambda *_: np.zeros((47, made.calibration_query.evaluations)),
     )
-    with pytest.raises(InvalidArgument, match="47 answers for a batch of 48"):
+    with pytest.raises(InvalidArgument, match="answers for another number of records"):
         release(None, 1.0)
 
 

@@ -187,3 +187,36 @@ def test_the_heeding_learner_sees_the_units_of_nothing():
     plain = lengths(gradients, Pace(reach=0.5, steps=20, noise=0.2))
     other = lengths(units * gradients, Pace(reach=0.5, steps=20, noise=0.2 * units))
     np.testing.assert_allclose(plain, other, rtol=1e-9)
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_move_onto_a_plateau_is_taken_back_where_the_loss_is_shown(shown):
+    learner, pace = Heeding(), Pace(reach=100.0, steps=64, value_noise=0.01)
+    chance = np.random.default_rng(7)
+    state, path = learner.init(), SPACE.begin(jnp.zeros(1))
+    for _ in range(pace.steps):
+        off = float(path.point[0]) - 1.0
+        near = abs(off) < 3.0
+        gradient = jnp.asarray([np.sign(off) if near else 1e-9 * chance.normal()])
+        seen = SPACE.see(path, gradient)
+        if shown:
+            seen.value = min(abs(off), 3.0) + pace.value_noise * chance.normal()
+        choice = learner.update(state, seen, pace)
+        state, path = choice.state, SPACE.advance(path, gradient, choice, 1.0)
+    # The twin, which sees no loss, never comes back.
+    assert (abs(float(path.point[0]) - 1.0) < 0.1) == shown
+
+
+def test_a_rise_that_may_be_noise_takes_no_move_back():
+    learner, pace = Heeding(), Pace(reach=1.0, steps=20, value_noise=1.0)
+    path = SPACE.begin(jnp.zeros(2))
+    state, kept = learner.init(), []
+    # A rise within the noise, one where the gradient is as long as it was, and one onto a plateau.
+    for value, slope in ((0.0, 1.0), (4.0, 0.1), (9.0, 0.1), (14.0, 0.01)):
+        gradient = jnp.asarray([slope, 0.0])
+        seen = SPACE.see(path, gradient)
+        seen.value = value
+        choice = learner.update(state, seen, pace)
+        state, path = choice.state, SPACE.advance(path, gradient, choice, 1.0)
+        kept.append(float(choice.keep))
+    assert kept == [0.0, 0.0, 0.0, -1.0]

@@ -14,6 +14,8 @@ from scipy import stats
 import reference
 from blindstep.errors import InvalidArgument
 from blindstep.private import accounting
+from blindstep.private.mechanisms import Independent
+from blindstep.private.schedule import Schedule
 from blindstep.private.statement import (
     DEFAULT_DELTA,
     Privacy,
@@ -22,6 +24,7 @@ from blindstep.private.statement import (
     gaussian_sentence,
     statement,
 )
+from blindstep.private.terms import calibrated
 from gates import make_terms
 
 NUMBER = r"([0-9.]+(?:e[+-]?[0-9]+)?)"
@@ -202,3 +205,51 @@ def test_statements_about_the_same_records_add_up():
     person = dataclasses.replace(two, unit="one person (all rows)")
     with pytest.raises(InvalidArgument, match="different units do not add up"):
         compose_statements([one, person])
+
+
+# -- secret batches, and which change is hidden ----------------------------------------------------
+
+
+def secret_statement(secrecy, neighbours="replace"):
+    schedule = Schedule(4000, 500, 500, 1, 16, secrecy=secrecy)
+    terms = calibrated(schedule, Independent(1), 3, 1.0, 1.0, 0.2, neighbours)
+    return statement(terms, 1e-5, seeded=False)
+
+
+def test_secrecies_of_parts_add_up():
+    parts = [secret_statement(1e-10), secret_statement(3e-10)]
+    both = compose_statements(parts)
+    assert both.secrecy == sum(part.secrecy for part in parts)
+    assert both.epsilon == accounting.epsilon(both.mu, 1e-5, both.slack, both.secrecy)
+    assert both.exceeds >= accounting.exceeds(both.mu, both.epsilon)
+    (said,) = numbers_in(r"an additive #, which is in delta already", str(both))
+    assert both.secrecy <= said <= 1.1 * both.secrecy
+    several = parts[0].for_rows(3)
+    assert several.secrecy > 3 * parts[0].secrecy
+    assert several.mu == pytest.approx(3 * parts[0].mu)
+    assert several.epsilon == accounting.epsilon(several.mu, 1e-5, several.slack, several.secrecy)
+
+
+def test_neighbours_are_named_and_not_mixed():
+    out, replaced = secret_statement(1e-10, "zero-out"), secret_statement(1e-10)
+    assert "left out or added (zero-out neighbours" in str(out)
+    assert "replaced by any other" in str(replaced)
+    assert "zero-out" not in str(replaced)
+    assert (out.to_dict()["neighbours"], out.mu) == (
+        "zero-out",
+        pytest.approx(replaced.mu, rel=1e-2),
+    )
+    with pytest.raises(InvalidArgument, match="different units do not add up"):
+        compose_statements([out, replaced])
+    with pytest.raises(InvalidArgument, match="must be one of replace, zero-out"):
+        Privacy(mu=1.0, neighbours="add")
+
+
+@given(st.floats(0.01, 8.0), st.floats(-9.0, -2.0))
+def test_a_budget_has_room_for_the_secrecy_of_its_batches(epsilon, exponent):
+    asked = Privacy(epsilon, 10.0**exponent)
+    assert asked.room == pytest.approx(1e-3 * asked.delta)
+    assert asked.mu_beside_room < asked.mu
+    assert accounting.epsilon(asked.mu_beside_room, asked.delta, 1e-50, asked.room) <= epsilon
+    by_mu = Privacy(mu=asked.mu, delta=asked.delta)
+    assert by_mu.mu_beside_room == by_mu.mu

@@ -75,7 +75,7 @@ def test_memory_is_bounded_by_a_chunk():
     def program(permit, memory):
         lowered = compiled.run_part.lower(
             *(machine, loss, space, permit, memory, session.state, data),
-            *(session.gate.public, machine.horizon // machine.period),
+            *(session.gate.public, machine.horizon // machine.period, None),
         )
         raise Measured(lowered.compile().compiled.memory_analysis().temp_size_in_bytes)
 
@@ -119,9 +119,8 @@ def by_callback(p, z):
             raise ValueError(f"secret {value}")
         return value
 
-    return jax.pure_callback(
-        call, jax.ShapeDtypeStruct((), z.dtype), z[0], vmap_method="sequential"
-    )
+    shape = jax.ShapeDtypeStruct((), z.dtype)
+    return p[0] + jax.pure_callback(call, shape, z[0], vmap_method="sequential")
 
 
 def test_an_exception_inside_a_compiled_program_tells_nothing(capfd, caplog):

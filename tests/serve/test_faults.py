@@ -4,25 +4,25 @@ Nothing acknowledged is lost, nothing counts twice, each release happens once, a
 an undisturbed run.
 """
 
+import contextlib
 import os
 import random
 import signal
 import threading
 import time
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from blindstep.serve import Client, Refused, schema
-from blindstep.serve.database import Database
+from blindstep.serve.database import Database, is_passing
 from blindstep.serve.keys import from_file
-from blindstep.serve.studies import Studies
+from blindstep.serve.studies import Studies, change
 from blindstep.serve.voting import Status
 from postgres import postgres
 from service_process import serving
-from serving import SECRETS, SPEC, Bench, optimizer_of, tell
+from serving import SECRETS, SPEC, Bench, made_again, table_of
 
 PEOPLE = 16 * 12
 
@@ -33,18 +33,13 @@ def value_of(person: int, part: int) -> int:
 
 
 class Crowd(threading.Thread):
-    """People who keep trying until the study is over.
-
-    `acknowledged` is what the service has said it has. `unheard` are answers to which it said "late":
-    here steps close only when they are full, so such an answer was stored, its reply died with the
-    worker, and by the next try the step was over.
-    """
+    """People of one window, who keep trying until the service says that it has their answers."""
 
     def __init__(self, address, token, study, people):
         super().__init__(daemon=True)
         self.client = Client(address, token, patience=60, timeout=10)
         self.study, self.people = study, people
-        self.acknowledged, self.unheard, self.failed = [], [], None
+        self.acknowledged, self.failed = [], None
 
     def run(self):
         try:
@@ -56,77 +51,73 @@ class Crowd(threading.Thread):
             self.client.close()
 
     def visit(self, person):
-        while True:
-            question = self.client.ask(self.study, f"person {person}")
-            if question["status"] == "asked":
-                break
-            if question["status"] in ("answered", "over"):
-                return
-            time.sleep(0.02)  # full or closing: the next step will have room
+        while (question := self.client.ask(self.study, f"person {person}"))["status"] == "paused":
+            time.sleep(0.02)  # between two windows
         while question is not None:
+            assert question["status"] == "asked"
             value = value_of(person, question["part"])
-            try:
-                taken = self.client.answer(question["token"], value)
-            except Refused as refused:
-                if refused.code != "late":
-                    raise
-                self.unheard.append((question["token"], value))
-                return
+            taken = self.client.answer(question["token"], value)
             self.acknowledged.append((question["token"], value))
             question = taken["next"]
 
 
-def run_disturbed(served, disturb, deadline=600.0, threads=6, people=PEOPLE):
-    """A whole study with `disturb(done)` going on beside it; gives its id and the crowds."""
+def end_window(admin, study, step):
+    """End a window, and wait for its release, whatever happens to the service meanwhile."""
+    with contextlib.suppress(Refused):  # the reply to the first try was lost: the next step is open
+        admin.end_window(study, step)
+    until = time.monotonic() + 120
+    while admin.study(study)["steps_released"] < step:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def run_disturbed(served, disturb, threads=6, people=PEOPLE):
+    """A whole study with `disturb(done)` going on beside it; gives its id and what was acknowledged."""
     admin = served.client(patience=60)
-    study = admin.create(**(SPEC | {"people": people, "deadline_seconds": deadline}))["id"]
+    made = admin.create(**(SPEC | {"people": people}))
+    study, steps = made["id"], made["steps"]
     token = admin.new_token("site", study)["token"]
-    crowds = [
-        Crowd(served.address, token, study, range(first, people, threads))
-        for first in range(threads)
-    ]
-    done = threading.Event()
+    done, acknowledged = threading.Event(), []
     beside = threading.Thread(target=disturb, args=(done,), daemon=True)
-    for thread in (*crowds, beside):
-        thread.start()
-    for crowd in crowds:
-        crowd.join(300)
-        assert not crowd.is_alive()
-        assert crowd.failed is None, crowd.failed
+    beside.start()
+    for step in range(steps):
+        own = range(step * people // steps, (step + 1) * people // steps)
+        crowds = [Crowd(served.address, token, study, own[at::threads]) for at in range(threads)]
+        for crowd in crowds:
+            crowd.start()
+        for crowd in crowds:
+            crowd.join(300)
+            assert not crowd.is_alive()
+            assert crowd.failed is None, crowd.failed
+            acknowledged += crowd.acknowledged
+        end_window(admin, study, step + 1)
     done.set()
     beside.join(60)
-    until = time.monotonic() + 60
-    while admin.study(study)["status"] != "finished":
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    assert admin.study(study)["status"] == "finished"
     admin.close()
-    return study, crowds
+    return study, acknowledged
 
 
-def check_undisturbed(url, key, study, crowds, monkeypatch):
-    """Each release once, each charge once, and the result of an Optimizer with the same answers."""
+def check_undisturbed(url, key, study, acknowledged):
+    """Each release once, each charge once, and all the same as from the same answers undisturbed."""
     database = Database(url)
     studies = Studies(database, key)
     number = studies.number(study)
     design = studies.design(number)
-    history = studies.history(number)
-    assert len(history) == design.releases
     answers: dict[int, dict] = {release: {} for release in range(design.releases)}
-    for crowd in crowds:
-        for token, value in crowd.acknowledged + crowd.unheard:
-            address = key.read_question(token).address
-            where = (address.slot, address.part)
-            assert where not in answers[address.release]  # nobody shares a question
-            answers[address.release][where] = 1.0 - value
-    for release, made in enumerate(history):
-        assert made["answered"] == len(answers[release])  # none lost, none twice
-    monkeypatch.setattr("serving.SECRETS", key)
-    optimizer = optimizer_of(studies, study, monkeypatch)
-    salts = kept_salts(database, number)
+    for token, value in acknowledged:
+        address = key.read_question(token).address
+        where = (address.person, address.part)
+        assert where not in answers[address.release]  # nobody shares a question
+        answers[address.release][where] = 1.0 - value
+    salts, state = kept_salts(database, number), None
+    assert len(studies.history(number)) == design.releases
     for release in range(design.releases):
-        given = (study, design.attempt, release, salts[release], answers[release])
-        tell(optimizer, *given, design.slots)
-    assert np.array_equal(optimizer.result().means, design.result(history).means)
+        # The noise depends on all votes: the same release means none lost, and none counted twice.
+        votes = table_of(answers[release])
+        made = made_again(design, key, release, salts[release], state, votes)
+        state, parameters = studies.snapshot(number, release + 1)
+        assert (made.state, made.parameters) == (state, parameters)
     account = studies.account(studies.row(study)["cohort"])
     assert account.spent() == design.plan.mu
     assert account.runs[study].next_step == design.releases
@@ -185,33 +176,33 @@ def kill_workers(served, kills, chance):
 
 
 @pytest.mark.parametrize("kind", [pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"])
-def test_killed_workers_lose_nothing(kind, tmp_path, monkeypatch, request):
+def test_killed_workers_lose_nothing(kind, tmp_path, request):
     url = f"sqlite:///{tmp_path}/blindstep.db"
     if kind == "postgresql":
         url = request.getfixturevalue("empty_postgres")
     with serving(tmp_path, database=url, workers=2) as served:
         keep_salts(url)
         disturb, killed = kill_workers(served, 4, random.Random(0))
-        study, crowds = run_disturbed(served, disturb)
+        study, said = run_disturbed(served, disturb)
         assert killed
-        check_undisturbed(url, key_of(served), study, crowds, monkeypatch)
+        check_undisturbed(url, key_of(served), study, said)
 
 
 @pytest.mark.slow
-def test_a_hundred_kills(tmp_path, monkeypatch, empty_postgres):
+def test_a_hundred_kills(tmp_path, empty_postgres):
     """Study after study until 100 workers were killed under load."""
     total = 0
     with serving(tmp_path, database=empty_postgres, workers=2) as served:
         keep_salts(empty_postgres)
         while total < 100:
             disturb, killed = kill_workers(served, 100 - total, random.Random(total))
-            study, crowds = run_disturbed(served, disturb)
-            check_undisturbed(empty_postgres, key_of(served), study, crowds, monkeypatch)
+            study, said = run_disturbed(served, disturb)
+            check_undisturbed(empty_postgres, key_of(served), study, said)
             total += len(killed)
 
 
 @pytest.mark.slow
-def test_a_database_that_stops_and_starts_loses_nothing(tmp_path, monkeypatch):
+def test_a_database_that_stops_and_starts_loses_nothing(tmp_path):
     with postgres() as server, serving(tmp_path, database=server.url, workers=1) as served:
         keep_salts(server.url)
 
@@ -223,12 +214,43 @@ def test_a_database_that_stops_and_starts_loses_nothing(tmp_path, monkeypatch):
                 time.sleep(0.5)
                 server.start()
 
-        study, crowds = run_disturbed(served, disturb)
-        check_undisturbed(server.url, key_of(served), study, crowds, monkeypatch)
+        study, said = run_disturbed(served, disturb)
+        check_undisturbed(server.url, key_of(served), study, said)
         assert "a batch failed" in served.log()
 
 
-def test_a_full_disk_refuses_and_then_goes_on(tmp_path, monkeypatch):
+def test_a_host_that_stops_inside_a_transaction_stops_no_other_one(empty_postgres):
+    """Its locks are taken from it, it cannot commit, and a healthy host goes on. (In 0.2: refused.)"""
+    healthy, stopped = (Bench(Database(empty_postgres)) for _ in range(2))
+    healthy.database.migrate()
+    study, number = healthy.create()
+    inside, served = threading.Event(), threading.Event()
+    failed = []
+
+    def stops():
+        try:
+            with stopped.database.begin() as connection:
+                stopped.database.locked(connection, number)
+                change(connection, number, deadline=0.0)
+                inside.set()
+                assert served.wait(60)
+        except Exception as error:
+            failed.append(error)
+
+    host = threading.Thread(target=stops)
+    host.start()
+    assert inside.wait(60)
+    seats = healthy.ask(study, "anna")
+    served.set()
+    host.join(60)
+    assert [seat.status for seat in seats] == [Status.ASKED]
+    assert is_passing(failed[0])
+    assert healthy.studies.row(study)["deadline"] > 0.0
+    for each in (healthy, stopped):
+        each.database.close()
+
+
+def test_a_full_disk_refuses_and_then_goes_on(tmp_path):
     """SQLite that may not grow says what it says on a full disk; with room it goes on."""
     room = []
     bench = Bench(Database(f"sqlite:///{tmp_path}/votes.db"))
@@ -249,18 +271,17 @@ def test_a_full_disk_refuses_and_then_goes_on(tmp_path, monkeypatch):
     def fill():
         for person in range(400):
             bench.ask(study, f"0-{person}")
-            assert bench.answer(number, 0, {(person, 0): 1.0}) == [Status.ACCEPTED]
-            answers[person, 0] = 1.0
+            assert bench.answer(number, 0, {(f"0-{person}", 0): 1.0}) == [Status.ACCEPTED]
+            answers[f"0-{person}", 0] = 1.0
 
     with pytest.raises(OperationalError, match="full"):
         fill()
-    row = bench.studies.row(study)
-    assert len(answers) <= row["taken"] <= len(answers) + 1
-    assert row["answered"] == len(answers) == bench.count(schema.votes)
+    assert len(answers) <= bench.count(schema.asked) <= len(answers) + 1
+    assert len(answers) == bench.count(schema.votes)
     room[:] = [10**6]
-    optimizer = optimizer_of(bench.studies, study, monkeypatch)
     bench.close_step(number)
-    tell(optimizer, study, row["attempt"], 0, bench.salts[study, 0], answers, 400)
-    shown = bench.studies.parameters(study)[1]
-    assert list(shown.values()) == bench.studies.design(number).spec.clamp(optimizer.point).tolist()
+    votes = bench.table(study, answers)
+    design = bench.studies.design(number)
+    made = made_again(design, SECRETS, 0, bench.salts[study, 0], None, votes)
+    assert made.parameters == bench.studies.parameters(study)[1]
     bench.database.close()

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -101,14 +102,16 @@ def test_studies_that_are_made_at_once_in_one_cohort_are_all_made(bench):
     assert set(bench.studies.account("readers").runs) == set(studies)
 
 
-def test_points_of_many_parameters_are_kept_in_little_memory(bench, monkeypatch):
-    monkeypatch.setattr(design, "_CHUNK", 2)
-    monkeypatch.setattr(design, "_KEPT_BYTES", 3 * 2 * 2 * 2 * 8)
-    study, _ = bench.create(people=16 * 20)
+def test_points_of_many_people_are_kept_in_little_memory(bench, monkeypatch):
+    monkeypatch.setattr(design, "_KEPT_BYTES", 40 * (16 * 2 + 256))
+    study, _ = bench.create()
     step = bench.studies.step(bench.studies.row(study))
-    first = [step.show(slot, 1) for slot in range(20)]
-    assert step._points.cache_info().currsize == 3
-    assert [step.show(slot, 1) for slot in range(20)] == first
+    people = [SECRETS.person(study, str(n)) for n in range(100)]
+    first = [step.show(person, 1) for person in people]
+    assert len(step._kept) == 40
+    step.make(people)  # more than are kept
+    assert [step.show(person, 1) for person in people] == first
+    assert len(step._kept) == 40
 
 
 @pytest.mark.parametrize(
@@ -170,7 +173,12 @@ def test_an_admin_makes_pauses_and_closes_a_study_in_forms(client):
     assert 'aria-label="size over 0 of 16 steps: now 3"' in page.text
     study = page.url.path
     assert ask(client, study.rpartition("/")[2], "anna").json()["status"] == "asked"
-    assert "Answers per hour; 0 in the hour of" in client.get(study).text
+    assert "No step is released yet." in client.get(study).text
+    client.post(f"{study}/end-window")
+    until = time.monotonic() + 30
+    while "of 16 steps heard:" not in (page := client.get(study)).text:
+        assert time.monotonic() < until
+        time.sleep(0.05)
     assert "paused" in client.post(f"{study}/pause").text
     assert client.post(f"{study}/pause").status_code == 409
     elsewhere = client.post(f"{study}/close", headers={"Origin": "https://elsewhere.example"})

@@ -12,11 +12,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import sqlalchemy as sa
+import yaml
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from blindstep.cli import app
 from blindstep.errors import InvalidArgument, SecretCopied
+from blindstep.insight.hand_over_seal import check
 from blindstep.serve import Client, Refused, keys, schema
 from blindstep.serve.access import Access
 from blindstep.serve.database import Database, SchemaUnknown
@@ -48,7 +50,7 @@ def test_keys_cannot_be_copied_or_seen():
 
 
 def test_no_two_votes_are_sealed_under_the_same_nonce():
-    address = keys.Address(1, 0, 0, 0)
+    address = keys.Address(1, 0, bytes(16), 0)
     sealed = {SECRETS.seal(address, 1.0)[:12] for _ in range(2_000)}
     assert len(sealed) == 2_000
 
@@ -120,7 +122,7 @@ def test_neither_tokens_nor_votes_nor_people_are_in_the_database(tmp_path):
     study, number = bench.create()
     token = Access(database, SECRETS).create("site", study, "a label")[1]
     bench.ask(study, "anna.karenina")
-    bench.answer(number, 0, {(0, 0): 0.123456789})
+    bench.answer(number, 0, {("anna.karenina", 0): 0.123456789})
     database.close()
     content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert study.encode() in content
@@ -199,8 +201,10 @@ def test_a_session_ends_with_its_token_and_cannot_be_forged(tmp_path):
         {"parameters": [{"name": "a", "low": 0, "high": 1, "start": 2}]},
         {"parameters": [{"name": "a", "low": 0, "high": 1}] * 2},
         {"people": 15},
-        {"people": 1_000, "slots": 1_001},
-        {"people": 10_000, "slots": 9},
+        {"people": 1_000, "people_per_step": 1_001},
+        {"people": 10_000, "people_per_step": 9},
+        {"window_seconds": 0.5},
+        {"neighbours": "add"},
         {"epsilon": 0},
         {"delta": 0.5},
         {"answer": {"kind": "number"}},
@@ -281,3 +285,33 @@ def test_the_client_says_that_nobody_answers():
         assert refused.value.code == "unreachable"
     with pytest.raises(InvalidArgument):
         Client("127.0.0.1:8000")
+
+
+def test_a_finished_study_can_be_handed_over(tmp_path):
+    """People are the unit, and no vote, identifier or key is in the folder."""
+    master = bytes(range(32)).hex()  # of SECRETS
+    (tmp_path / "key").write_text(master)
+    (tmp_path / "key").chmod(0o600)
+    database = f"sqlite:///{tmp_path}/votes.db"
+    bench = Bench(Database(database))
+    bench.database.migrate()
+    bench.database.check(SECRETS)
+    study, number = bench.create()
+    called = ["serve", "hand-over", study, "--to", str(tmp_path / "folder")]
+    called += ["--database", database, "--key-file", str(tmp_path / "key")]
+    unfinished = CliRunner().invoke(app, called)
+    assert unfinished.exit_code == 2
+    assert "last step" in unfinished.output
+    bench.run(study, number)
+    bench.database.close()
+    said = CliRunner().invoke(app, called)
+    assert said.exit_code == 0, said.output
+    assert "Not answered yet" in said.output
+    record = yaml.safe_load((tmp_path / "folder" / "registry.yaml").read_text())["deployment"]
+    assert record["basic"]["name"] == "colours"
+    assert "person" in record["privacy_loss"]["privacy_unit"]
+    assert check(tmp_path / "folder").files >= 8
+    content = b"".join(path.read_bytes() for path in (tmp_path / "folder").iterdir())
+    assert master.encode() not in content
+    assert bytes(range(32)) not in content
+    assert SECRETS.person(study, "0-0").hex().encode() not in content

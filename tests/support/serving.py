@@ -1,17 +1,19 @@
-"""What tests of the service share: a study, people who answer, and an Optimizer to compare with."""
+"""What tests of the service share: a study, people who answer, and its run done by hand."""
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import sqlalchemy as sa
 
-import blindstep as bs
-from blindstep.ledger import session
-from blindstep.private.noise import Keys
+from blindstep.private.schedule import Kind
+from blindstep.run.query import points_at
 from blindstep.serve import closing, schema, voting
 from blindstep.serve.accounts import votes_name
 from blindstep.serve.database import Database
-from blindstep.serve.keys import Address, Secrets
+from blindstep.serve.design import Design
+from blindstep.serve.keys import Address, Secrets, number_of
 from blindstep.serve.service import Settings
 from blindstep.serve.spec import StudySpec
 from blindstep.serve.studies import Studies
@@ -27,6 +29,7 @@ SPEC = {
     "people": 16 * 6,
     "epsilon": 1,
 }
+HOLDER = "a worker"
 
 
 def spec(**changed):
@@ -47,50 +50,65 @@ class Bench:
         return study, self.studies.number(study)
 
     def serve(self, number, people=(), votes=()):
-        length = self.studies.design(number).plan.schedule.releases_per_pass
-        return voting.serve(self.database, number, length, people, votes)
+        return voting.serve(self.database, number, people, votes)
+
+    def person(self, number, name):
+        return SECRETS.person(self.studies.row(number)["id"], name)
 
     def ask(self, study, *names):
         people = [SECRETS.person(study, name) for name in names]
         return self.serve(self.studies.number(study), people).seats
 
+    def votes(self, number, release, answers):
+        """Votes of {(name, part): loss}."""
+        found = []
+        for (name, part), loss in answers.items():
+            address = Address(number, release, self.person(number, name), part)
+            found.append(Vote(address, SECRETS.seal(address, loss)))
+        return found
+
     def answer(self, number, release, answers):
-        """Store {(slot, part): loss}; gives the statuses."""
-        return self.serve(number, votes=votes(number, release, answers)).votes
+        """Store {(name, part): loss}; gives the statuses."""
+        return self.serve(number, votes=self.votes(number, release, answers)).votes
 
     def past_deadline(self, number):
         chosen = schema.studies.c.number == number
         with self.database.begin() as connection:
             connection.execute(sa.update(schema.studies).where(chosen).values(deadline=0.0))
 
+    def freeze(self, number, holder=HOLDER):
+        return closing.freeze(self.studies, number, holder)
+
+    def release(self, number, holder=HOLDER):
+        return closing.release(self.studies, number, holder)
+
     def close_step(self, number):
         self.past_deadline(number)
-        assert closing.freeze(self.studies, number)
+        assert self.freeze(number)
         row = self.studies.row(number)
         self.salts[row["id"], row["release"]] = bytes(row["salt"])
-        assert closing.release(self.studies, number)
+        assert self.release(number)
 
     def count(self, table) -> int:
         with self.database.read() as connection:
             return connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
 
-    def answers_for(self, step: int, slots: int, silent: float = 0.2):
+    def answers_for(self, step: int, people: int = 6, silent: float = 0.2):
         """The answers that simulated people give in a step: always the same ones."""
         chance = np.random.default_rng([7, step])
         return {
-            (slot, part): float(chance.random() < 0.5)
-            for slot in range(slots)
+            (f"{step}-{person}", part): float(chance.random() < 0.5)
+            for person in range(people)
             for part in (0, 1)
             if chance.random() > silent
         }
 
-    def run_step(self, study, number):
-        """Everybody of a step asked, some answers, the deadline, the release."""
-        row = self.studies.row(study)
-        release, slots = row["release"], row["slots"]
-        seats = self.ask(study, *(f"{release}-{place}" for place in range(slots)))
-        assert [seat.status for seat in seats] == [Status.ASKED] * slots
-        answers = self.answers_for(release, slots)
+    def run_step(self, study, number, people: int = 6):
+        """So many people asked, some answers, the end of the window, the release."""
+        release = self.studies.row(study)["release"]
+        seats = self.ask(study, *(f"{release}-{person}" for person in range(people)))
+        assert [seat.status for seat in seats] == [Status.ASKED] * people
+        answers = self.answers_for(release, people)
         assert set(self.answer(number, release, answers)) == {Status.ACCEPTED}
         self.close_step(number)
         return answers
@@ -99,40 +117,59 @@ class Bench:
         while self.studies.row(study)["status"] == "running":
             self.run_step(study, number)
 
-
-def votes(number, release, answers):
-    found = []
-    for (slot, part), loss in answers.items():
-        address = Address(number, release, slot, part)
-        found.append(Vote(address, SECRETS.seal(address, loss)))
-    return found
+    def table(self, study, answers):
+        """The votes {(name, part): loss} as the gate gets them."""
+        return table_of({(SECRETS.person(study, n), p): loss for (n, p), loss in answers.items()})
 
 
-def optimizer_of(studies: Studies, study: str, monkeypatch) -> bs.Optimizer:
-    """An Optimizer with a study's plan, units and public key."""
-    design = studies.design(studies.number(study))
-    keys = Keys(SECRETS.run_name(study, design.attempt), design.public, seeded=False)
-    monkeypatch.setattr(session, "fresh_keys", lambda seed=None, about="": keys)
-    scales = design.spec.scales()
-    return bs.Optimizer(design.plan, np.asarray(scales.origin), scales=scales)
+def table_of(answers: dict[tuple[bytes, int], float]) -> np.ndarray:
+    """A row of a number and two losses for each person, in the order of their hashes."""
+    people = sorted({person for person, _ in answers})
+    rows = [
+        [number_of(each), *(answers.get((each, part), np.nan) for part in (0, 1))]
+        for each in people
+    ]
+    return np.asarray(rows, float).reshape(-1, 3)
 
 
-def tell(
-    optimizer: bs.Optimizer,
-    study: str,
-    attempt: str,
-    release: int,
-    salt: bytes,
-    answers,
-    slots: int,
-) -> None:
-    """Tell an Optimizer the answers of a step, under the noise key that the study has for them."""
-    values = np.full(2 * slots, np.nan)
-    for (slot, part), loss in answers.items():
-        values[2 * slot + part] = loss
-    name = votes_name(SECRETS, study, release, salt, values)
-    optimizer._gate._key = SECRETS.noise(study, attempt, release, salt, name)
-    optimizer.tell(optimizer.ask(), values)
+def shares(design: Design, state: str | None, votes: np.ndarray) -> np.ndarray:
+    """How far each person's votes move the mean of a step: in NumPy, from where they were asked."""
+    query = design._machine.ask(design.state(state), Kind.GRAD, design.public)
+    numbers = np.resize(votes[:, 0], -(-max(len(votes), 1) // 32) * 32).astype(np.int64)
+    with jax.enable_x64(True):
+        sets = [
+            points_at(design._machine.estimator, query, jnp.asarray(some))
+            for some in numbers.reshape(-1, 32)
+        ]
+    points = np.concatenate([np.asarray(each)[:, :, 0] for each in sets])[: len(votes)]
+    apart = points[:, 0] - points[:, 1]
+    slopes = design.plan.dim * (votes[:, 1] - votes[:, 2]) / np.sum(apart**2, axis=1)
+    found = np.nan_to_num(slopes[:, None] * apart)
+    lengths = np.linalg.norm(found, axis=1, keepdims=True)
+    clip = design.plan.clips[0]
+    return (
+        np.where(lengths > clip, clip / np.maximum(lengths, 1e-300), 1.0) * found / design.planned
+    )
+
+
+def released(design: Design, outcome, state: str) -> np.ndarray:
+    """The noisy gradient of a step: against the move that it made, as long as the outcome says."""
+    move = np.asarray(design.state(state).path.move)
+    return -move / np.linalg.norm(move) * outcome["told"][0]
+
+
+class NoPort:
+    """A port that lets everything pass."""
+
+    def charge(self, first, count, answers):
+        pass
+
+
+def made_again(design: Design, secrets: Secrets, release: int, salt: bytes, state, votes):
+    """A release of these votes, as an undisturbed worker makes it."""
+    name = votes_name(secrets, design.study, release, salt, votes.ravel())
+    noise = secrets.noise(design.study, design.attempt, release, salt, name)
+    return design.release(design.gate(noise, NoPort(), release), design.state(state), votes)
 
 
 def fresh_settings(folder) -> Settings:
@@ -145,5 +182,9 @@ def fresh_settings(folder) -> Settings:
     database.migrate()
     database.close()
     return Settings(
-        database=url, key_file=str(key), anonymous_per_second=1e6, requests_per_second=1e6
+        database=url,
+        key_file=str(key),
+        anonymous_per_second=1e6,
+        requests_per_second=1e6,
+        tick_seconds=0.0,
     )

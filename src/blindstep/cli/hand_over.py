@@ -63,21 +63,29 @@ def hand_over(
         return
     if to is None:
         raise InvalidArgument(f"say where to: blindstep hand-over {run} --to FOLDER.")
-    answers = None if about is None else _answers(about)
+    answers = read_answers(about)
     path = hand_over_run_directory(
         run, to, about=answers, key=key, ledger=ledger, parameters=parameters
     )
-    unanswered = open_questions(answers)
     if as_json:
-        print_json({"folder": str(path), "not_answered": unanswered})
+        print_json({"folder": str(path), "not_answered": open_questions(answers)})
         return
     print(f"{path}: {', '.join(sorted(os.listdir(path)))}. It holds nothing secret.")
+    say_what_is_open(answers)
+
+
+def say_what_is_open(answers: dict[str, Any] | None) -> None:
+    """Print the questions that nobody has answered, as a file to fill in."""
+    unanswered = open_questions(answers)
     if unanswered:
         print("Not answered yet (give them in a JSON file as --about):")
         print(json.dumps(unanswered, indent=2))
 
 
-def _answers(path: str) -> dict[str, Any]:
+def read_answers(path: str | None) -> dict[str, Any] | None:
+    """The answers in a JSON file, if there is one."""
+    if path is None:
+        return None
     try:
         found = json.loads(read_file(path))
     except (OSError, ValueError) as error:

@@ -159,6 +159,31 @@ def migrate(database: Database = None, key_file: KeyFile = None) -> None:
         print(f"schema {tables.revision()}")
 
 
+@serve.command("hand-over")
+def hand_over_study(
+    study: Annotated[str, typer.Argument(help="The study: its identifier, as in its address.")],
+    to: Annotated[str, typer.Option(help="The new folder to write.")],
+    about: Annotated[
+        str | None, typer.Option(help="A JSON file with what only you know, as for hand-over.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="An Ed25519 key (PEM) that signs it.")] = None,
+    database: Database = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Write a folder about a finished study to give away; nothing secret."""
+    from blindstep.cli.hand_over import read_answers, say_what_is_open
+    from blindstep.insight.hand_over import hand_over
+
+    with _opened(_settings(database, key_file)) as opened:
+        from blindstep.serve.studies import Studies
+
+        studies = Studies(*opened)
+        name, result = studies.row(study)["name"], studies.result(study)
+    answers = {"name": str(name), **(read_answers(about) or {})}
+    print(f"{hand_over(result, to, about=answers, key=key)}: the study, to give away.")
+    say_what_is_open(answers)
+
+
 @serve.command()
 def restored(
     lost: Annotated[

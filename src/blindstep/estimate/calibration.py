@@ -1,4 +1,4 @@
-"""Looks: what a run asks its records for first, to find the scales of the problem.
+"""Calibrations: what a run asks its records for first, to find the scales of the problem.
 
 A record evaluates the loss f at the start and at pairs of points around it, along directions u_j at
 distance h, each within one leaf of the parameters, and hands these things to the gate:
@@ -32,7 +32,7 @@ MOST_PRODUCTS = 128
 
 
 class Parts(NamedTuple):
-    """What a release of a look is made of."""
+    """What a release of a calibration is made of."""
 
     slopes: Float[np.ndarray, "leaves places"]  # histograms of log2 |c|, one for each leaf
     values: Float[np.ndarray, " places"]  # histogram of log2 |f|
@@ -88,7 +88,7 @@ class CalibrationQuery(eqx.Module):
 
     @property
     def evaluations(self) -> int:
-        """Evaluations of the loss that a look asks of a record."""
+        """Evaluations of the loss that a calibration asks of a record."""
         return 1 + 2 * sum(self.counts)
 
     def offsets(self, distance: float, seed: int) -> Float[np.ndarray, "evaluations dim"]:

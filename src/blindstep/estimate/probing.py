@@ -49,6 +49,8 @@ class Probing(Vectors):
     prepared: Callable[[Rows], PyTree] | None = None
     rows: int | None = None  # number of rows that `take` chooses from by row number
     answers: int | None = None  # number of answers that it chooses from by place
+    # whose directions belong to each place, where that is not the place's own business
+    whose: Int[Array, " answers"] | None = None
 
     def contributions(self, query: Query, batch: int) -> Contributions:
         """Along directions of each record's own, or along those that the block shares."""
@@ -66,7 +68,8 @@ class Probing(Vectors):
             )
 
         def drawn(rows: Rows, places: Rows) -> Float[Array, "drawn dim"]:
-            compact = self.estimator.prepare(draws.fold_in(query.key, places))
+            whose = places if self.whose is None else self.whose[places]
+            compact = self.estimator.prepare(draws.fold_in(query.key, whose))
 
             def part(some: tuple[PyTree, Rows, Rows]) -> Float[Array, "some dim"]:
                 return task.along_own(self.take(some[1], some[2]), some[0])
@@ -162,14 +165,23 @@ def probing_of_loss(
     )
 
 
-def probing_of_answers(estimator: ValueEstimator, answers: Float[Array, "batch 2 q"]) -> Probing:
-    """Probing whose values came from outside: the losses at `probe_points`, in the batch's order."""
+def probing_of_answers(
+    estimator: ValueEstimator,
+    answers: Float[Array, "batch 2 q"],
+    whose: Int[Array, " batch"] | None = None,
+) -> Probing:
+    """Probing whose values came from outside: the losses at `probe_points`, in the batch's order.
+
+    With `whose`, each answer comes with the number of the person who gave it, whose directions these
+    are, wherever it stands.
+    """
     return Probing(
         estimator,
         lambda _, places: answers[places],
         lambda _: lambda points, values: values,
         lambda batch: estimators.chunk_of_answers(estimator, batch),
         answers=len(answers),
+        whose=whose,
     )
 
 
@@ -177,6 +189,8 @@ def probe_points(
     estimator: ValueEstimator, query: Query, places: Int[Array, " some"]
 ) -> Float[Array, "sets 2 q dim"]:
     """The points at which to evaluate the records at these places of the batch, outside.
+
+    In windows people have no places: `places` are the numbers that stand for them.
 
     One set of points for each record; where directions are shared, one set for all records.
     """

@@ -1,6 +1,6 @@
-"""The scales of a problem, read from the noisy releases of a few looks.
+"""The scales of a problem, read from the noisy releases of a few calibrations.
 
-Three scales are unknown when a user brings a loss. All follow from what the looks release:
+Three scales are unknown when a user brings a loss. All follow from what the calibrations release:
 
     unit    u: the size of a record's loss at the start, from the histogram of log2 |f|;
     slope   C: the length of a record's slopes, from the histograms of log2 |c| in each leaf;
@@ -26,8 +26,8 @@ from jaxtyping import Array, Bool, Float
 
 from blindstep.estimate.calibration import FIRST, CalibrationQuery, Parts
 
-# How many looks there are. The first finds where to probe, each of the others corrects what the ones
-# before it found.
+# How many calibrations there are. The first finds where to probe, each of the others corrects what the
+# ones before it found.
 _CALIBRATIONS = 4
 # How many standard deviations the shares must vary above their noise to be believed.
 _SURE = 3.0
@@ -40,7 +40,7 @@ _TOO_FEW = 0.2
 _SURE_ALONE, _SURE_OF_MANY = 2.0, 6.0
 # Noise on a place of a histogram beyond which its shape is not to be read.
 _HIDDEN = 0.25
-# Noise on a place beyond which histograms of all looks are read together.
+# Noise on a place beyond which histograms of all calibrations are read together.
 _FAINT = 0.1
 # Places that a size is read from: more where two kinds of records may be apart, as right and wrong
 # answers of a network are, and a jump from one kind to the other would change the length of all steps.
@@ -86,7 +86,7 @@ class Scales(eqx.Module):
 
 
 def by_start(start: Float[np.ndarray, " dim"]) -> Scales:
-    """Units without a look: every parameter's is four times the rms of the start; 1 at 0.
+    """Units without a calibration: every parameter's is four times the rms of the start; 1 at 0.
 
     For plans that ask people (`optimize.questions`), who are not asked for scales.
     """
@@ -100,22 +100,22 @@ def along(axes: Any, natural: Any) -> Any:
 
 
 class Units(NamedTuple):
-    """What looks find of a problem whose parameters are too many to list."""
+    """What calibrations find of a problem whose parameters are too many to list."""
 
     lengths: Float[np.ndarray, " leaves"]  # the natural unit of the parameters in each leaf
     unit: float  # the unit of the loss
     jumps: bool  # whether the loss is a staircase
-    seen: Bool[np.ndarray, " leaves"]  # whether any look saw a slope in a leaf
+    seen: Bool[np.ndarray, " leaves"]  # whether any calibration saw a slope in a leaf
 
 
 class ScaleFinder:
-    """Reads looks one after the other, and says where the next one probes.
+    """Reads calibrations one after the other, and says where the next one probes.
 
     Attributes:
-        looks: how many there are.
-        distance: h of the next look.
+        calibrations: how many there are.
+        distance: h of the next calibration.
         even: a factor for each leaf: probes in it lie that much farther out.
-        axes: A of the next look, up to a factor: probes lie at origin + A offset.
+        axes: A of the next calibration, up to a factor: probes lie at origin + A offset.
     """
 
     calibrations = _CALIBRATIONS
@@ -123,14 +123,14 @@ class ScaleFinder:
     def __init__(
         self, calibration: CalibrationQuery, size: float, noise: float, out: float = 1.0
     ) -> None:
-        """Stand before the first look.
+        """Stand before the first calibration.
 
         Args:
-            look: what is asked of a record.
+            calibration: what is asked of a record.
             size: the norm of the start.
             noise: the standard deviation on each coordinate of a release.
-            out: at how many natural units looks probe: more along a few random directions of many
-                parameters, of which a record feels little.
+            out: at how many natural units calibrations probe: more along a few random directions
+                of many parameters, of which a record feels little.
         """
         self._calibrate, self._noise, self._size, self._out = calibration, noise, size, out
         self._window = _WINDOW if out == 1.0 else _WIDE
@@ -143,12 +143,12 @@ class ScaleFinder:
             else np.ones(calibration.dim if calibration.axes else 1)
         )
         self._values, self._counts, self._taken = np.zeros(()), np.zeros(()), 0
-        self._slopes: list[tuple[float, float]] = []  # (h, slope) of each look that saw one
+        self._slopes: list[tuple[float, float]] = []  # (h, slope) of each calibration that saw one
         self._slope, self._at, self._silent = 1.0, self.distance, False
 
     @property
     def heard_nobody(self) -> bool:
-        """Whether no look saw a loss or a slope, though their noise could not have hidden them."""
+        """Whether no calibration saw a loss or a slope that noise could not have hidden."""
         return not (self._sized or np.any(self._seen)) and self._noise <= _HIDDEN / 3.0
 
     @property
@@ -159,7 +159,7 @@ class ScaleFinder:
         return self._axes * np.repeat(self.even, self._calibrate.leaves)
 
     def take(self, release: Float[np.ndarray, " size"]) -> None:
-        """Read the release of the next look."""
+        """Read the release of the next calibration."""
         parts = self._calibrate.parts(release)
         self._values, self._counts = self._values + parts.values, self._counts + parts.slopes
         self._taken += 1
@@ -175,7 +175,7 @@ class ScaleFinder:
             self._silent = True
             self.distance *= _FARTHER
             return
-        # Where one look is hard to read, all of them together are easier; but not where each of them
+        # Where one calibration is hard to read, all of them together are easier; but not where each
         # has other units for the leaves.
         pooled = len(weight) == 1 and (self._noise > _FAINT or self._out != 1.0)
         slopes = self._counts / self._taken if pooled else parts.slopes
@@ -193,7 +193,7 @@ class ScaleFinder:
             self.distance = first / 8.0  # elsewhere, to see whether slopes grow
 
     def scales(self, origin: Float[np.ndarray, " dim"]) -> Scales:
-        """The scales, after the last look. `origin` is the start."""
+        """The scales, after the last calibration. `origin` is the start."""
         length, unit, jumps = self._found()
         return Scales(origin, length * self.axes, np.asarray(unit), jumps)
 

@@ -3,7 +3,8 @@
 A *trial* is one pass with records that push one coordinate of every release that they are in, up in one
 data set and down in the other. The adversary knows the plan and the vectors, not the secret steps. Its
 score is the likelihood ratio of the two mixtures, with S+ and S- the means over the t steps i of
-exp(+- c y_i - c^2 / 2), where y_i is the coordinate in standard deviations of the noise:
+exp(+- c y_i - c^2 / 2), where y_i is the coordinate in standard deviations of the noise; a step that
+the run does not reach adds 1:
 
     score = log S+ - log S-,        or log S+ where the record is left out in the other data set.
 
@@ -65,7 +66,8 @@ def run_secret_trials(scene: Scene, mu: float, pairs: int, entropy: np.ndarray) 
     alone = seen[0, :learned] - worlds[0] * push
     noise = math.sqrt(float(np.mean(alone**2)) + 1e-300)
     one = float(np.mean(np.sum(push, axis=1))) / group
-    scores = np.stack([_score(part / noise, one / noise, terms.neighbours) for part in seen])
+    about = (one / noise, schedule.blocks_per_pass, terms.neighbours)
+    scores = np.stack([_score(part / noise, *about) for part in seen])
     low, high = _against_threshold(*scores.reshape(2, -1), learned=learned * lanes)
     return Trials(low[:pairs], high[:pairs], group, checks)
 
@@ -75,13 +77,15 @@ def expected_scores(
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """Scores of as many trials of a correct program: the mixture as the accountant has it."""
     terms, several = scene.terms, scene.terms.schedule.blocks_per_pass
+    reached = min(several, scene.terms.schedule.releases)
     c = float(terms.first_clip) / terms.schedule.divisor_of(Kind.GRAD) / float(terms.noise_std)
     trials = counted * 3 // 2
-    noise = rng.standard_normal((trials, several))
+    noise = rng.standard_normal((trials, reached))
     at = rng.integers(several, size=(trials, group))
-    push = np.stack([np.bincount(each, minlength=several) for each in at]) * c
+    push = np.stack([np.bincount(each, minlength=several)[:reached] for each in at]) * c
     low = -push if terms.neighbours == REPLACE else 0.0 * push
-    first, second = (_score((noise + p)[..., None], c, terms.neighbours) for p in (low, push))
+    about = (c, several, terms.neighbours)
+    first, second = (_score((noise + p)[..., None], *about) for p in (low, push))
     return _against_threshold(first.ravel(), second.ravel(), learned=trials // 3)
 
 
@@ -104,11 +108,14 @@ def _lanes(scene: Scene, group: int) -> int:
     return max(1, min(_LANES, scene.terms.size, scene.terms.schedule.records // (2 * group)))
 
 
-def _score(seen: Seen, c: float, neighbours: str) -> Float[np.ndarray, "keys lanes"]:
+def _score(seen: Seen, c: float, several: int, neighbours: str) -> Float[np.ndarray, "keys lanes"]:
     """The logarithm of the ratio of the two mixtures, for one record that pushes by c."""
+    left = several - seen.shape[1]
+    unseen = np.full((len(seen), 1, seen.shape[2]), math.log(left) if left else -math.inf)
 
     def log_mean(pushed: Seen) -> Float[np.ndarray, "keys lanes"]:
-        return np.asarray(logsumexp(pushed - c * c / 2, axis=1)) - math.log(seen.shape[1])
+        every = np.concatenate([pushed - c * c / 2, unseen], axis=1)
+        return np.asarray(logsumexp(every, axis=1)) - math.log(several)
 
     up = log_mean(c * seen)
     return up - log_mean(-c * seen) if neighbours == REPLACE else up

@@ -1,4 +1,4 @@
-"""What a notebook shows of a result, a plan, a statement, a tuned choice and a private mean.
+"""What a notebook shows of a result, a plan, a tuned choice and a private mean.
 
 Public quantities alone, as in the report. The colours are those of the notebook's theme where it names
 them.
@@ -47,11 +47,6 @@ def shown(value: object) -> Html:
     if isinstance(value, Reportable):  # of a network: its weights are in the model
         return _framed("A private run", str(getattr(value, "outcome", "")), *_cost(value.privacy))
     return _framed(type(value).__name__, str(value))
-
-
-@shown.register
-def _(statement: Statement) -> Html:
-    return _framed("What is promised", *_cost(statement))
 
 
 @shown.register
@@ -116,7 +111,7 @@ def _cost(privacy: Statement, *, pictures: bool = True) -> list[Html]:
         ("mu", rounded_up(privacy.mu, 4), "Gaussian differential privacy"),
         ("zCDP", rounded_up(privacy.mu**2 / 2, 4), "mu² / 2"),
     ]
-    parts = [facts(rows), note(unit_sentence(privacy.unit, privacy.neighbours))]
+    parts = [facts(rows), note(unit_sentence(privacy.unit, privacy.neighbours, privacy.windows))]
     if privacy.seeded:
         parts.append(paragraph(tag("b", SEEDED)))
     if pictures:

@@ -183,6 +183,11 @@ def _composition(content: Content) -> str:
         f"Gaussian differential privacy: mus add in squares, exactly. This run has parts of "
         f"mu {parts}; in all {round_up(privacy.mu, 4)}. {'; '.join(privacy.enforced)}."
     )
+    if privacy.mu > plan.mu * (1 + 1e-9):
+        said += (
+            " That is more than this run has: it was chosen among candidates, and their runs and the "
+            "choice are paid for as well."
+        )
     if content.spending is None:
         return f"{said} No ledger was handed over: other runs on the same people are not counted."
     spent = content.spending["mu"]

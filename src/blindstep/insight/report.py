@@ -263,7 +263,7 @@ def in_numbers(content: Content) -> Html:
         delta_sentence(privacy.epsilon, privacy.delta, privacy.exceeds),
         facts(rows),
         pictures,
-        unit_sentence(privacy.unit, privacy.neighbours),
+        unit_sentence(privacy.unit, privacy.neighbours, privacy.windows),
         paragraph("Released: ", privacy.released, "."),
         paragraph(arithmetic_sentence(privacy.arithmetic, privacy.slack)),
         SECRECY,

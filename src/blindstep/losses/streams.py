@@ -2,8 +2,8 @@
 
 A simulator draws random numbers. If each evaluation drew its own, the difference of a pair would be
 mostly theirs. So a record has one stream, the same at every evaluation: the two points of a pair, all
-steps, looks and the comparison with the start see the same draws, and differ in their parameters alone.
-What is minimized is the mean over the records, each at its own draws.
+steps, calibrations and the comparison with the start see the same draws, and differ in their parameters
+alone. What is minimized is the mean over the records, each at its own draws.
 
 Guarantee: the stream of a record is a fixed public function of its place in the data; of a person's
 slot, of the person's place and the slot. So another record, or another person's rows, changes nothing.

@@ -42,6 +42,7 @@ class Pace(eqx.Module):
             more than 1 where the loss is a staircase.
         noise: the standard deviation of the noise on a released gradient along any one direction.
         blur: what random directions add to that in squares, as a share of |g|^2: 0 if all are there.
+        value_noise: the standard deviation of the mean loss that a step shows; infinite without one.
     """
 
     reach: Scalar
@@ -50,19 +51,25 @@ class Pace(eqx.Module):
     widening: Scalar = 1.0
     noise: Scalar = 0.0
     blur: Scalar = 0.0
+    value_noise: Scalar = math.inf
 
 
 class Seen:
-    """The three numbers that a learner sees. Each is worked out when it is first asked for."""
+    """The numbers that a learner sees. Each is worked out when it is first asked for.
+
+    Attributes:
+        value: the mean loss around the point, where the step shows it; else NaN.
+    """
 
     def __init__(
         self,
         gradient_square: Callable[[], Scalar],
         move_square: Callable[[], Scalar],
         product: Callable[[], Scalar],
+        value: Scalar = math.nan,
     ) -> None:
         """What works out each of them."""
-        self._made = gradient_square, move_square, product
+        self._made, self.value = (gradient_square, move_square, product), value
 
     @cached_property
     def gradient_square(self) -> Scalar:
@@ -199,11 +206,17 @@ class Heeding(Learner):
     and near an answer steps become as short as it takes. What may be noise changes nothing: then steps
     fall as those of `Falling` do. Probes lie as far out as steps reach.
 
+    Where the mean loss rose beyond its noise, and gradients are less than half as long as before, a
+    move led onto a plateau: none of them leads back. So it is taken back, Delta_{t+1} = -Delta_t, and
+    the next step is `brake` as long.
+
     Attributes:
         sure: standard deviations of the noise above which a cosine counts.
         slower: how fast steps become shorter.
         again: how fast they become longer, once they were too long.
         nearest: the share of where they began below which probes do not come closer.
+        rise: standard deviations of the noise above which a rise of the loss counts.
+        brake: what a step becomes after one.
     """
 
     name: ClassVar[str] = "heeding"
@@ -212,16 +225,25 @@ class Heeding(Learner):
     slower: float | Float[Array, ""] = 1.0
     again: float | Float[Array, ""] = 0.25
     nearest: float | Float[Array, ""] = 0.05
+    rise: float | Float[Array, ""] = 3.0
+    brake: float | Float[Array, ""] = 0.25
 
-    def init(self) -> Float[Array, "4"]:
-        """Steps done, log2 s, whether a gradient ever pointed back, how many in a row pointed on."""
-        return jnp.zeros(4)
+    def init(self) -> Float[Array, "7"]:
+        """Steps done, log2 s, whether a gradient ever pointed back, how many in a row pointed on.
 
-    def update(self, state: Float[Array, "4"], seen: Seen, pace: Pace) -> Choice:
+        Then the loss and |g| before the last move, and whether that move took one back.
+        """
+        return jnp.zeros(7).at[4].set(jnp.inf)
+
+    def update(self, state: Float[Array, "7"], seen: Seen, pace: Pace) -> Choice:
         """A step against the gradient, of the length whose turn it is times what was heeded."""
-        done, log, back, row = state
+        done, log, back, row, before, steep, returned = state
         norm, moved = jnp.sqrt(seen.gradient_square), jnp.sqrt(seen.move_square)
-        real = (norm > 0) & (moved > 0)
+        doubt = self.rise * jnp.sqrt(2.0) * pace.value_noise
+        # Not of a move that took one back: it is not what a gradient led to.
+        rose = (seen.value > before + doubt) & (returned == 0) & (moved > 0)
+        rose = rose & (norm < _FLAT * steep)
+        real = (norm > 0) & (moved > 0) & (returned == 0) & ~rose
         down = -jnp.where(real, seen.product / jnp.where(real, moved, 1.0), 0.0)
         noise = jnp.sqrt(pace.noise**2 + pace.blur * seen.gradient_square)
         cosine = jnp.clip(down / jnp.where(real, norm, 1.0), -1.0, 1.0)
@@ -230,13 +252,14 @@ class Heeding(Learner):
         row = jnp.where(cosine > _ON, row + 1.0, 0.0)
         longer = jnp.where(back > 0, jnp.minimum(self.again * row, 1.0), 1.0)
         log = log + jnp.where(cosine > 0, longer, self.slower) * cosine
+        log = log + jnp.where(rose, jnp.log2(self.brake), 0.0)
         length = pace.reach * _share(done, log, pace)
-        state = jnp.stack([done + 1.0, log, back, row])
-        return Choice(
-            state, 0.0, -jnp.where(norm > 0, length / jnp.where(norm > 0, norm, 1.0), 0.0)
-        )
+        before, steep = jnp.where(rose, before, seen.value), jnp.where(rose, steep, norm)
+        state = jnp.stack([done + 1.0, log, back, row, before, steep, jnp.where(rose, 1.0, 0.0)])
+        along = jnp.where(norm > 0, length / jnp.where(norm > 0, norm, 1.0), 0.0)
+        return Choice(state, jnp.where(rose, -1.0, 0.0), jnp.where(rose, 0.0, -along))
 
-    def probing(self, state: Float[Array, "4"], pace: Pace) -> Float[Array, ""]:
+    def probing(self, state: Float[Array, "7"], pace: Pace) -> Float[Array, ""]:
         """As far as steps, and never below `nearest`."""
         return pace.widening * jnp.maximum(_share(state[0], state[1], pace), self.nearest)
 
@@ -247,6 +270,8 @@ class Heeding(Learner):
 
 # Cosines that say that a move went too far, or could have gone on.
 _BACK, _ON = -0.2, 0.5
+# A gradient so much shorter than the one before is that of a plateau, if the loss is higher there.
+_FLAT = 0.5
 # Steps never become longer than 2^40 times the reach.
 _LONGEST = 40.0
 

@@ -244,13 +244,14 @@ class Machine(eqx.Module):
             frame = self.space.frame(self.estimator, key)
         gradient = self.space.lift(self.estimator, total[: self.estimator.gradient_size], frame)
         seen = self.space.see(state.path, gradient)
+        seen.value = self.estimator.value_of(total)
         choice = self.learner.update(state.learner, seen, self.pace)
         uniform = draws.uniform(public_stream(public, "path"), state.step + 1, state.round)
         fraction = self.learner.place(uniform)
         path = self.space.advance(state.path, gradient, choice, fraction)
         norms = jnp.sqrt(seen.gradient_square), jnp.asarray(move_norm(seen, choice))
         after = State(path, choice.state, sums, state.round, state.step + 1)
-        return after, StepInfo(*norms, self.estimator.value_of(total))
+        return after, StepInfo(*norms, seen.value)
 
     def end_round(self, state: State) -> tuple[State, Any]:
         """The state at the start of the next round, and the round's mean of w."""

@@ -180,6 +180,7 @@ def noise_level(
     mu: float,
     by_corollary: bool,
     neighbours: str,
+    windows: bool = False,
 ) -> float:
     """What `calibrated` says for any number of records: passes and batches decide, not records.
 
@@ -187,7 +188,7 @@ def noise_level(
     sensitivity times the largest column norm, wherever the two are.
     """
     block_size = first_batch + diff_batch * (period - 1)
-    schedule = Schedule(block_size, first_batch, diff_batch, period, blocks=passes)
+    schedule = Schedule(block_size, first_batch, diff_batch, period, passes, windows=windows)
     block = mechanism_of(mechanism, period)
     terms = calibrated(schedule, block, size, first_clip, diff_clip, mu, neighbours)
     each, columns = terms.sensitivities(), block.column_norms()

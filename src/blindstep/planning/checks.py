@@ -63,6 +63,11 @@ def check(plan: Plan) -> None:
             "secret batches are for steps whose noise is independent, not for a block of "
             f"{plan.period} releases that share theirs: fix period 1, or leave batches public."
         )
+    if plan.windows and (plan.sharing != "record" or plan.secret):
+        raise InvalidArgument(
+            "windows are for people who are asked, each along a direction of their own: method "
+            "questions, without secret batches."
+        )
     if plan.horizon % plan.period:
         raise InvalidArgument(
             f"horizon {plan.horizon} is not a multiple of the period {plan.period}: a round is "

@@ -47,6 +47,8 @@ class Choices(Displayed):
         comparison: how the run compares what it found with its start; None if it does not.
         secret: whether nobody outside knows which records answer in which step: the same privacy with
             less noise, where a step does not take all records.
+        windows: whether whoever comes answers in a step, and `first_batch` are expected: a study of
+            `blindstep.serve`. Who took part is then as private as what they said.
         learner: what turns releases into moves; None: the theorem's step where there is one, else an
             adaptive one.
     """
@@ -75,6 +77,7 @@ class Choices(Displayed):
     learner: Learner | None = None
     comparison: StartComparison | None = None
     secret: bool = False
+    windows: bool = False
 
     @property
     def oracle(self) -> str:

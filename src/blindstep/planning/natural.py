@@ -72,7 +72,7 @@ def in_natural_units(
 
 
 def calibration_share(calibration: CalibrationQuery, batch: int, mu: float) -> float:
-    """The share of mu^2 for the looks.
+    """The share of mu^2 for the calibrations.
 
     Shares and products of slopes are worth all that there may be; histograms are read well enough in
     little noise.
@@ -86,7 +86,7 @@ def calibration_share(calibration: CalibrationQuery, batch: int, mu: float) -> f
 
 
 def calibration_noise(calibration: CalibrationQuery, batch: int, mu: float) -> float:
-    """Noise on a place of a histogram, if looks spend all that they may, each on the same records."""
+    """Noise on a place of a histogram, if calibrations of the same records spend all that they may."""
     return (
         2.0
         * calibration.clip

@@ -14,7 +14,7 @@ from blindstep.estimate.bounds import Differences, record_bound
 from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.comparison import ComparisonQuery
 from blindstep.estimate.directions import Moments
-from blindstep.estimate.vectors import Estimator
+from blindstep.estimate.vectors import LARGEST, Estimator
 from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Learner, Pace
 from blindstep.optimize.machine import Machine
 from blindstep.optimize.prefix import prefix_of
@@ -63,7 +63,8 @@ class Plan(Choices):
         """Who answers when."""
         batches = (self.first_batch, self.diff_batch, self.period)
         try:
-            made = Schedule(self.records, *batches, self.rounds * (self.horizon // self.period))
+            blocks = self.rounds * (self.horizon // self.period)
+            made = Schedule(self.records, *batches, blocks, windows=self.windows)
             return secret_schedule(made, self.steps_mu, self.privacy) if self.secret else made
         except InvalidArgument as error:
             if self.first_batch + self.diff_batch * (self.period - 1) > self.records:
@@ -98,6 +99,7 @@ class Plan(Choices):
             pace=Pace(
                 *(float(self.reach), self.schedule.releases, self.step, widening),
                 *self._noise_of_gradient(),
+                self._noise_of_value(),
             ),
             horizon=self.horizon,
         )
@@ -116,6 +118,17 @@ class Plan(Choices):
             return noise, 0.0
         shown = self.directions / self.dim
         return noise * math.sqrt(shown), (1.0 - shown) / self.dim
+
+    def _noise_of_value(self) -> float:
+        """The standard deviation of the mean loss that a step shows, in natural units.
+
+        Losses are about 1 at the start: a batch of m records has 1 / sqrt(m) of its own.
+        """
+        if not (self.curve and self.natural_units):
+            return math.inf
+        noise = LARGEST * self.noise_std / (self.curve * self.bounds.clip)
+        chosen = self.first_batch < self.records
+        return math.hypot(noise, chosen / math.sqrt(self.first_batch))
 
     @property
     def chosen_learner(self) -> Learner:
@@ -142,7 +155,7 @@ class Plan(Choices):
             return secret_noise(self.schedule, self.size, self.clips[0], mu, neighbours)
         return bound.noise_level(
             *(self.mechanism, self.first_batch, self.diff_batch, self.period, self.passes),
-            *(self.size, *self.clips, mu, self.by_corollary, neighbours),
+            *(self.size, *self.clips, mu, self.by_corollary, neighbours, self.windows),
         )
 
     @property

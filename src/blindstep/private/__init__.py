@@ -5,7 +5,7 @@ batch and gives back one noisy vector. Its premise is one sentence: *a record's 
 record and on public values alone*. Everything before it (directions, probing, the loss) and after it
 (prefix sums, learners, plans, reports) may be wrong, slow or hostile: that costs accuracy, not privacy.
 
-Read in this order (2,600 lines, 16,700 words): `clip` (a record's vector, at most `clip` long),
+Read in this order (2,600 lines, 17,400 words): `clip` (a record's vector, at most `clip` long),
 `schedule` (who answers when, publicly or secretly), `secret_batches` (what the latter costs),
 `mechanisms` (the factor C; its numbers are in `blt_table`), `columns` (what C costs), `noise` (keys),
 `lattice` (cipher and sampler), `terms` (what releases cost), `gate` (vectors in, one noisy vector out,

@@ -7,7 +7,8 @@ t, divided by a public number; C is the mechanism's matrix. The gate releases
 
 and nothing else, with S = `lattice.STD`. Sums are whole numbers, snapping and noise live on one
 lattice of width gamma, so every release is exact: its last bits tell nothing. `terms` works out what a
-release costs.
+release costs. In a window (`schedule`) the batch is whoever answered, and the public number is how
+many were planned.
 
 There are three ways to make a release, and no others: `Permit.release` from vectors that a compiled
 program makes chunk by chunk, `release_records` from rows of the data, and `release_answers` from
@@ -108,11 +109,13 @@ class Permit(Uncopied, eqx.Module):
         record (up to `terms.secrecy()`, where batches are secret), if each record's vector depends on
         that record and on public values alone. The number and order of operations are functions of
         shapes alone, and of the size of a secret batch. Data with fewer rows than the permit's, or
-        answers that are not one for each place of the batch, are refused.
+        answers that are not one for each place of the batch, are refused. In a window any number of
+        answers is one batch, up to `MOST_IN_A_WINDOW`; the caller owes it that nobody gives two in a
+        pass.
         """
         terms, position = self.terms, memory.position
         allowed = self._allowed(position, kind)
-        rows = self._rows(position, kind)
+        rows = self._rows(position, kind, contributions.answers)
         if contributions.rows is not None and contributions.rows < self.table:
             raise InvalidArgument(
                 f"data of {contributions.rows} rows for {self.table} records: give a row for each."
@@ -161,8 +164,16 @@ class Permit(Uncopied, eqx.Module):
             )
         return allowed
 
-    def _rows(self, position: Int[Array, ""], kind: Kind) -> Int[Array, " batch"]:
-        period = self.terms.schedule.period
+    def _rows(
+        self, position: Int[Array, ""], kind: Kind, answers: int | None
+    ) -> Int[Array, " batch"]:
+        period, most = self.terms.schedule.period, self.terms.schedule.most_of(kind)
+        if self.terms.schedule.windows:
+            if answers is None or answers > most:
+                raise InvalidArgument(
+                    f"{answers} answers in a window: it takes what came from outside, up to {most}."
+                )
+            return jnp.arange(answers)
         grads = [-(-number // period) for number in (position, self.first)]
         if kind is Kind.GRAD:
             return jnp.asarray(self.grad_rows)[grads[0] - grads[1]]
@@ -187,8 +198,8 @@ class Permit(Uncopied, eqx.Module):
         self, rows: Int[Array, " batch"], held: Any, kind: Kind, contributions: Contributions
     ) -> Float[Array, " size"]:
         """The sum of a batch's clipped vectors, exact in whole units, by the public divisor."""
-        terms, batch, some = self.terms, rows.shape[0], contributions.batch_size
-        bound = terms.clip_of(kind)
+        terms, batch = self.terms, self.terms.schedule.most_of(kind)
+        bound, some = terms.clip_of(kind), contributions.batch_size
 
         def add(number: int | Int[Array, ""], total: Array) -> Array:
             places = number * some + jnp.arange(some)
@@ -291,7 +302,7 @@ class Gate(Uncopied):
         """The records that answer in a release, in their order.
 
         Of public batches a function of the public key. Who is in a secret batch, and how many are,
-        is secret: for whoever evaluates the loss, not for publication.
+        is secret: for whoever evaluates the loss, not for publication. To a window nobody is assigned.
         """
         schedule = self.terms.schedule
         turn, (known, order) = release // schedule.releases_per_pass, self._order
@@ -366,7 +377,11 @@ class Gate(Uncopied):
         rows: dict[Kind, list[Any]] = {kind: [np.empty((0, places[kind]), int)] for kind in Kind}
         held = []
         for number in numbers:
-            kind, found = terms.schedule.kind_of(number), self.rows(number)
+            kind = terms.schedule.kind_of(number)
+            if terms.schedule.windows:  # who answers is known by their answers alone
+                rows[kind].append(np.zeros((1, places[kind]), int))
+                continue
+            found = self.rows(number)
             held.append(len(found))
             rows[kind].append(np.pad(found, (0, places[kind] - len(found)))[None])
         # Floats become arrays: runs that differ in noise or clip share a compiled program.

@@ -5,6 +5,10 @@ DIFFs of `diff_batch` records each. A *pass* lays blocks over a random order of 
 fit; so within a pass each record is in at most one batch. A run takes as many passes as its blocks
 need, each in a fresh order. Orders are public: functions of the public key, never of the data.
 
+In *windows* a step is a stretch of time, and whoever comes in it answers: nobody is assigned to it, and
+how many came is not known before. Sums are divided by the planned number all the same. Whoever takes
+the answers lets nobody answer twice in a pass (`serve.voting`).
+
 In *secret batches* the secret key puts each record, independently and uniformly, into one of the t
 steps of a pass. Batches then have different sizes. Sums are divided by the public number records / t,
 and who answered, or how many did, is never released. `secret_batches` says what that costs.
@@ -27,9 +31,11 @@ from blindstep.private.secret_batches import LEAST_SECRECY
 # Noise and accounting of a block are worked out release by release, in memory.
 MOST_RELEASES_IN_A_BLOCK = 2**22
 # A call for fewer records than this takes hardly less time.
-_LEAST_CALL = 32
+_LEAST_CALL, _LEAST_IN_A_WINDOW = 32, 1024
 # The probability that a secret batch has more records than places.
 UNLIKELY = 2.0**-200
+# Vectors that a window may have: so many are added without rounding.
+MOST_IN_A_WINDOW = 2**24
 # Releases are numbered by 32-bit integers, which also address the noise.
 MOST_RELEASES = 2**31 - 1
 
@@ -53,6 +59,7 @@ class Schedule:
         blocks: blocks in the whole run.
         secrecy: 0 where batches are public; of secret ones what hiding a record's presence in a pass
             costs beside its mu.
+        windows: whether whoever comes answers; `first_batch` is then how many are expected.
     """
 
     records: int
@@ -61,6 +68,7 @@ class Schedule:
     period: int
     blocks: int
     secrecy: float = 0.0
+    windows: bool = False
 
     def __post_init__(self) -> None:
         for name in ("records", "first_batch", "diff_batch", "period", "blocks"):
@@ -85,6 +93,12 @@ class Schedule:
                 f"secret batches of a block of {self.period} releases with a secrecy of "
                 f"{self.secrecy!r}: where releases share their noise, a record must be known to be in "
                 f"one of them. Take the independent mechanism, and at least {LEAST_SECRECY:g}."
+            )
+
+        if self.windows and (self.period > 1 or self.secrecy):
+            raise InvalidArgument(
+                "windows are for steps of their own, in which anybody may answer: fix period 1, and "
+                "leave batches public."
             )
 
     @property
@@ -137,6 +151,10 @@ class Schedule:
         places = mean + log / 3 + math.sqrt(log * log / 9 + 2 * log * mean)
         return min(self.records, math.ceil(places))
 
+    def most_of(self, kind: Kind) -> int:
+        """Vectors that a release of this kind may add up: of a window more than are expected."""
+        return MOST_IN_A_WINDOW if self.windows else self.batch_of(kind)
+
     def divisor_of(self, kind: Kind) -> float:
         """What the sum of a release of this kind is divided by: public, whoever answers."""
         if self.secret:  # exact: a division by a power of two
@@ -148,6 +166,8 @@ class Schedule:
 
         Of a secret batch an eighth, so that few empty places are evaluated.
         """
+        if self.windows:
+            return max(self.batch_of(kind), _LEAST_IN_A_WINDOW)
         if not self.secret:
             return self.batch_of(kind)
         return min(self.batch_of(kind), max(_LEAST_CALL, math.ceil(self.divisor_of(kind) / 8)))
@@ -178,6 +198,11 @@ class Schedule:
         """
         if not 0 <= release < self.releases:
             raise InvalidArgument(f"release {release} is not one of the run's {self.releases}.")
+        if self.windows:
+            raise InvalidArgument(
+                "this plan is of windows, in which whoever comes answers: nobody is assigned to a "
+                "step. blindstep.serve runs it."
+            )
         block, place = divmod(release, self.period)
         turn = block % self.blocks_per_pass
         if self.secret:

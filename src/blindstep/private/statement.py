@@ -5,12 +5,12 @@ One function makes each sentence, so that statement, report and README cannot di
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import ClassVar
 
-from blindstep.display import Displayed
 from blindstep.errors import InvalidArgument, count, positive, probability
 from blindstep.private import accounting
 from blindstep.private.accounting import PERSON, RECORD
@@ -112,7 +112,7 @@ class Privacy:
 
 
 @dataclass(frozen=True)
-class Statement(Displayed):
+class Statement:
     """What a run guarantees. Computed from the terms of its gate, not from what anybody wished.
 
     Attributes:
@@ -128,6 +128,7 @@ class Statement(Displayed):
         seeded: whether a user's seed made the noise.
         neighbours: "replace" if any other may stand in its place, "zero-out" if it may be left out.
         secrecy: what secret batches cost beside mu (`secret_batches`); in epsilon already.
+        windows: whether it is private, too, who took part and how many did.
     """
 
     mu: float
@@ -142,6 +143,7 @@ class Statement(Displayed):
     seeded: bool
     neighbours: str = REPLACE
     secrecy: float = 0.0
+    windows: bool = False
 
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON."""
@@ -169,7 +171,7 @@ class Statement(Displayed):
         lines = [
             gaussian_sentence(self.mu),
             delta_sentence(self.epsilon, self.delta, self.exceeds),
-            unit_sentence(self.unit, self.neighbours),
+            unit_sentence(self.unit, self.neighbours, self.windows),
             f"Released: {self.released}.",
             f"Enforced on every record, whatever the loss returns: {'; '.join(self.enforced)}.",
             arithmetic_sentence(self.arithmetic, self.slack),
@@ -180,6 +182,10 @@ class Statement(Displayed):
 
     def __str__(self) -> str:
         return "\n".join(self.sentences())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return "".join(f"<p>{html.escape(each)}</p>" for each in self.sentences())
 
 
 def gaussian_sentence(mu: float) -> str:
@@ -202,8 +208,15 @@ def delta_sentence(epsilon: float, delta: float, exceeds: float) -> str:
     )
 
 
-def unit_sentence(unit: str, neighbours: str = REPLACE) -> str:
+def unit_sentence(unit: str, neighbours: str = REPLACE, windows: bool = False) -> str:
     """Who is protected, and between which data sets."""
+    if windows:
+        change = (
+            "replaced by any other, or by nobody (which is half of this mu)"
+            if neighbours == REPLACE
+            else "who comes or stays away (replacing one by another is twice this mu)"
+        )
+        return f"Protected: {unit}, {change}. How many came is not public; the planned number is."
     if neighbours == REPLACE:
         return f"Protected: {unit}, replaced by any other. The number of records is public."
     return (
@@ -255,6 +268,7 @@ def statement(terms: Terms, delta: float, *, seeded: bool, unit: str = RECORD) -
         slack=slack,
         seeded=seeded,
         neighbours=terms.neighbours,
+        windows=terms.schedule.windows,
     )
 
 

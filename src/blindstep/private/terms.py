@@ -19,6 +19,13 @@ post-processing of the Gaussian: draw a real number from N(x, S^2 - tau^2), then
 it with width tau; its normaliser depends on that number by at most 1e-136 (tau = 4, formula (1) of
 `lattice`). All this holds up to a total variation of `Terms.slack`.
 
+*Windows.* Whoever comes in a window is in it, and nobody is in two of a pass. Who comes is private as
+well: "zero-out" is somebody who stays away, "replace" somebody else who comes instead, in the same
+window or another. The first moves one m_t by clip / planned; the second one m_t by twice that, or two
+by once that each, which is less, though two releases are then snapped. In which window a person comes
+may depend on what was released before: whatever that was, a change moves all releases together by at
+most s, and that is all that the proof needs (docs/serve.md).
+
 *Secret batches.* The same number for "zero-out" is c of `secret_batches`: how far a record moves the
 one release of a pass that it is in. A pass then costs `presence_mu(c)` and the schedule's secrecy for
 leaving a record out; for replacing it, which is leaving one out and adding another, twice that mu and
@@ -86,7 +93,7 @@ class Terms(eqx.Module):
                 f"{self.schedule.period}: make them equal."
             )
         check_mechanism(self.mechanism)
-        check_fits(self.size, max(self.schedule.batch_of(kind) for kind in Kind))
+        check_fits(self.size, max(self.schedule.most_of(kind) for kind in Kind))
         for name in ("first_clip", "diff_clip", "noise_std"):
             # Far from the ends of float64, so that nothing underflows on the way to the lattice.
             if not _SMALLEST < positive(name, getattr(self, name)) < 1 / _SMALLEST:
@@ -106,7 +113,9 @@ class Terms(eqx.Module):
 
     def _largest(self) -> float:
         """A bound on every coordinate of C m, whose entries are at most 1."""
-        return float(self.first_clip) + (self.schedule.period - 1) * float(self.diff_clip)
+        first, later = (self.schedule.most_of(k) / self.schedule.divisor_of(k) for k in Kind)
+        rest = (self.schedule.period - 1) * later * float(self.diff_clip)
+        return first * float(self.first_clip) + rest
 
     def sensitivities(self) -> Float[np.ndarray, " period"]:
         """How far a change of one record moves each increment of a block.
@@ -127,7 +136,9 @@ class Terms(eqx.Module):
         float64's roundings, and the snapping to the lattice.
         """
         columns = check_mechanism(self.mechanism)
-        entered = np.sqrt(self.size * columns.counts)
+        # Who is replaced by somebody who comes in another window leaves one release and enters another.
+        often = PRESENCES[self.neighbours] if self.schedule.windows else 1
+        entered = np.sqrt(self.size * columns.counts * often)
         off = 2.0 * (self.mechanism.roundings + _ROUNDINGS) * 2.0**-53 * self._largest()
         return self.sensitivities() * columns.norms + off * entered, entered / STD
 

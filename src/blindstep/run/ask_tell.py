@@ -119,8 +119,8 @@ class Optimizer(Uncopied):
         check_prospects(plan, rounding(params))
         if plan.calibrations and scales is None:
             raise InvalidArgument(
-                "the plan has looks, which find its units: give the scales that they found, or run it "
-                "with blindstep.minimize."
+                "the plan has calibrations, which find its units: give the scales that they found, or "
+                "run it with blindstep.minimize."
             )
         if plan.natural_units and scales is None:
             with jax.enable_x64(True):

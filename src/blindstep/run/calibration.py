@@ -1,6 +1,6 @@
-"""The looks of a run that finds its own scales: before its first step, through a gate of their own.
+"""Calibrations find the scales of a run before its first step, through a gate of their own.
 
-Looks are a run of their own for the ledger, with their own noise key, in the folder `scales` of the run
+They are a run of their own for the ledger, with their own noise key, in the folder `scales` of the run
 directory. After a crash they go on like any other run: releases that may have been seen come out bit
 for bit the same.
 
@@ -9,6 +9,7 @@ A loss in natural units, so that one plan fits every problem.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -35,15 +36,18 @@ from blindstep.run.loop import records_of
 
 Points = Float[np.ndarray, "evaluations dim"]
 Answers = Float[np.ndarray, "batch evaluations"]
-# What is asked of a record: a look, or a comparison with the start.
+# What is asked of a record: a calibration, or a comparison with the start.
 Asked = CalibrationQuery | ComparisonQuery
-# Where a look evaluates, in the form that its driver uses.
+# Where a calibration evaluates, in the form that its driver uses.
 Where = TypeVar("Where")
-# The folder of the run directory in which looks are kept.
+# The folder of the run directory in which calibrations are kept.
 CALIBRATION = "scales"
+# And that of the comparison with the start.
+COMPARISON = "comparison"
 
 
-def open_calibration(
+def open_beside(
+    folder: str,
     plan: Plan,
     storage: Storage,
     known: Callable[[], Fingerprints],
@@ -51,12 +55,23 @@ def open_calibration(
     unit: str,
     group: JaxGroup | None = None,
 ) -> Session:
-    """The session of a plan's looks; refused where looks and steps together break the budget."""
-    assert plan.calibration_terms is not None
-    require_room(storage, plan.mu, group, secrecy=plan.secrecy)
-    start = jnp.zeros((plan.calibrations, plan.calibration_query.size))
-    run = (plan.calibration_terms, plan.to_dict(), start, storage.part(CALIBRATION), known)
-    return Session(*run, seed=second_seed(seed), unit=unit, group=group)
+    """The session of a plan's calibrations or of its comparison, a run of its own in this folder.
+
+    The first one is refused where all parts of the plan together break the budget.
+    """
+    if first := folder == CALIBRATION:
+        terms, number, query = plan.calibration_terms, plan.calibrations, plan.calibration_query
+        require_room(storage, plan.mu, group, secrecy=plan.secrecy)
+    else:
+        terms, number, query = plan.comparison_terms, plan.comparisons, plan.comparison_query
+    assert terms is not None
+    run = (terms, plan.to_dict(), jnp.zeros((number, query.size)), storage.part(folder), known)
+    own = second_seed(seed) if first else second_seed(seed, folder)
+    return Session(*run, seed=own, unit=unit, group=group)
+
+
+open_calibration = functools.partial(open_beside, CALIBRATION)
+open_comparison = functools.partial(open_beside, COMPARISON)
 
 
 def scales_from(
@@ -65,9 +80,9 @@ def scales_from(
     origin: Float[np.ndarray, " dim"],
     release: Callable[[Points, float], Float[np.ndarray, " size"]],
 ) -> Scales:
-    """Take the looks that are still to come, and read all of them.
+    """Take the calibrations that are still to come, and read all of them.
 
-    `release` evaluates a look at these points and sends it through the session's gate.
+    `release` evaluates a calibration at these points and sends it through the session's gate.
     """
     calibration, noise = plan.calibration_query, float(session.gate.terms.noise_std)
     finder = ScaleFinder(calibration, float(np.linalg.norm(origin)), noise)
@@ -86,9 +101,9 @@ def run_calibration(
     points: Callable[[int], Where],
     release: Callable[[Where, float], Float[np.ndarray, " size"]],
 ) -> None:
-    """Take the looks that are still to come, and let the finder read all of them.
+    """Take the calibrations that are still to come, and let the finder read all of them.
 
-    `points` says where the look of a number evaluates: in whatever form `release` takes it.
+    `points` says where the calibration of a number evaluates: in whatever form `release` takes it.
     """
     released = np.array(session.state)
     for number in range(plan.calibrations):
@@ -102,7 +117,7 @@ def run_calibration(
 def calibrate_on_loss(
     gate: Gate, loss: Loss, space: ParameterSpace, data: PyTree, query: Asked
 ) -> Callable[[Points, Any], Float[np.ndarray, " size"]]:
-    """Looks at a loss that JAX can trace, or comparisons of it."""
+    """Calibrations at a loss that JAX can trace, or comparisons of it."""
 
     def release(points: Points, distance: Any) -> Float[np.ndarray, " size"]:
         def program(permit: Permit, memory: Memory) -> tuple[Memory, Array]:
@@ -140,7 +155,7 @@ def _release(
 def calibrate_on_answers(
     session: Session, query: Asked, answer: Callable[[Where, Int[np.ndarray, " batch"]], Answers]
 ) -> Callable[[Where, Any], Float[np.ndarray, " size"]]:
-    """Looks at values that come from elsewhere: saved before they are released, and used again."""
+    """The same at values that come from elsewhere: saved before they are released, and used again."""
 
     def release(points: Where, distance: Any) -> Float[np.ndarray, " size"]:
         gate = session.gate

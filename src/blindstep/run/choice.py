@@ -1,8 +1,8 @@
 """The last thing that a run asks: is what it found better than the start?
 
-A comparison is a run of its own for the ledger, as looks are: its own gate and noise key, in the folder
-`comparison` of the run directory, charged before it releases and resumed bit for bit. What it costs is
-part of `plan.mu`.
+A comparison is a run of its own for the ledger, as calibrations are: its own gate and noise key, in the
+folder `comparison` of the run directory, charged before it releases and resumed bit for bit. What it
+costs is part of `plan.mu`.
 """
 
 from __future__ import annotations
@@ -15,36 +15,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from blindstep.estimate.comparison import Comparison, read
-from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.session import Session
-from blindstep.ledger.storage import Storage
 from blindstep.planning.plan import Plan
-from blindstep.private.noise import second_seed
-from blindstep.processes.jax_group import JaxGroup
 from blindstep.run.calibration import Where
 from blindstep.run.outcome import is_coherent, stood_out
 from blindstep.run.result import History, Result
 
-# The folder of the run directory in which comparisons are kept.
-COMPARISON = "comparison"
-
 Points = Float[np.ndarray, "evaluations dim"]
 Release = Callable[[Points, Array], Float[np.ndarray, " size"]]
-
-
-def open_comparison(
-    plan: Plan,
-    storage: Storage,
-    known: Callable[[], Fingerprints],
-    seed: int | None,
-    unit: str,
-    group: JaxGroup | None = None,
-) -> Session:
-    """The session of a plan's comparison."""
-    assert plan.comparison_terms is not None
-    start = jnp.zeros((plan.comparisons, plan.comparison_query.size))
-    run = (plan.comparison_terms, plan.to_dict(), start, storage.part(COMPARISON), known)
-    return Session(*run, seed=second_seed(seed, COMPARISON), unit=unit, group=group)
 
 
 def compare(

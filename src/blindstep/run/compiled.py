@@ -34,10 +34,11 @@ from blindstep.run.calibration import (
     ScaledLoss,
     calibrate_on_loss,
     open_calibration,
+    open_comparison,
     scaled_start,
     scales_from,
 )
-from blindstep.run.choice import compare, open_comparison
+from blindstep.run.choice import compare
 from blindstep.run.loop import Run, records_of, take_step, traced
 from blindstep.run.planned import Call
 from blindstep.run.progress import RunProgress
@@ -214,21 +215,12 @@ def run_blocks(
 
 
 @eqx.filter_jit
-def run_part(
-    machine: Machine,
-    loss: Loss,
-    space: ParameterSpace,
-    permit: Permit,
-    memory: Memory,
-    state: State,
-    data: PyTree,
-    public: Key[Array, ""],
-    blocks: int,
-    sharding: NamedSharding | None = None,
-) -> tuple[Memory, State, StepInfo]:
-    """Some blocks of a round, as `run_blocks`; with records on several devices, its result on all."""
-    run = (machine, loss, space, permit, memory, state, data, public, blocks, sharding)
-    out = run_blocks(*run)
+def run_part(machine: Machine, *run: Any) -> tuple[Memory, State, StepInfo]:
+    """Some blocks of a round, as `run_blocks` takes them, in one program.
+
+    The last argument is how the records are spread over devices; then the result is on all of them.
+    """
+    out, sharding = run_blocks(machine, *run), run[-1]
     return out if sharding is None else pytrees.everywhere(out, sharding)
 
 

@@ -10,18 +10,20 @@ size alone, so the result does not depend on the number of workers or on the ord
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.scales import Scales
 from blindstep.ledger import fingerprints
-from blindstep.ledger.storage import Storage
+from blindstep.ledger.session import Session
 from blindstep.losses import isolation, rehearsal
 from blindstep.losses.data_frames import arrays_of
 from blindstep.losses.engines import Engine, Host, Task, Work, quietly
@@ -31,8 +33,13 @@ from blindstep.losses.streams import with_streams
 from blindstep.planning.plan import Plan
 from blindstep.run import planned
 from blindstep.run.ask_tell import Optimizer
-from blindstep.run.calibration import calibrate_on_answers, open_calibration, scales_from
-from blindstep.run.choice import compare, open_comparison
+from blindstep.run.calibration import (
+    calibrate_on_answers,
+    open_calibration,
+    open_comparison,
+    scales_from,
+)
+from blindstep.run.choice import compare
 from blindstep.run.planned import Call, plan_for, refuse_gradients
 from blindstep.run.progress import RunProgress
 from blindstep.run.query import BatchQuery
@@ -70,8 +77,9 @@ def run_on_host(loss: Loss, params: PyTree, data: PyTree, call: Call, host: Host
         if call.rehearse:
             tried(timeout=host.timeout)
         with RunProgress(plan, show=call.progress) as bar:
+            beside = _Beside(plan, params, data, work, engine, call, unit, bar)
             if plan.calibration is not None:
-                scales = _calibrate(plan, params, data, work, engine, storage, seed, unit, bar)
+                scales = beside.scales()
             with Optimizer(
                 plan,
                 params,
@@ -87,8 +95,7 @@ def run_on_host(loss: Loss, params: PyTree, data: PyTree, call: Call, host: Host
                 _answer(opt, data, work, engine)
                 found = opt.result()
             if plan.comparison is not None:
-                asked = (plan, params, data, work, engine, storage, seed, unit, bar)
-                found = _compared(found, *asked)
+                found = beside.compared(found)
     finally:
         engine.close()
         isolation.dismiss()
@@ -122,60 +129,49 @@ def _effort(loss: Loss, space: ParameterSpace, data: PyTree, vectorized: bool) -
     return rows * planned.of_function(lambda: quietly(loss, space.unflatten(point), record))
 
 
-def _calibrate(
-    plan: Plan,
-    params: PyTree,
-    data: PyTree,
-    work: Work,
-    engine: Engine,
-    storage: Storage,
-    seed: int | None,
-    unit: str,
-    bar: RunProgress,
-) -> Scales:
-    """Find the scales of the problem."""
+@dataclass(frozen=True)
+class _Beside:
+    """What a run asks before its first step and after its last, of all at the same points."""
 
-    def known() -> fingerprints.Fingerprints:
-        return fingerprints.of_questions(storage.cohort, params, data)
+    plan: Plan
+    params: PyTree
+    data: PyTree
+    work: Work
+    engine: Engine
+    call: Call
+    unit: str
+    bar: RunProgress
 
-    def answer(points: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return _values(engine, _pieces(points, rows, data, work)).reshape(len(rows), len(points))
+    def scales(self) -> Scales:
+        """Find the scales of the problem."""
+        with self._session(open_calibration) as (session, start):
+            release = calibrate_on_answers(session, self.plan.calibration_query, self._answer)
+            return scales_from(self.plan, session, start, release)
 
-    with jax.enable_x64(True):
-        origin = np.asarray(work.space.flatten(params))
-        with open_calibration(plan, storage, known, seed, unit) as session:
-            bar.follow(session)
-            release = calibrate_on_answers(session, plan.calibration_query, answer)
-            return scales_from(plan, session, origin, release)
+    def compared(self, found: Result) -> Result:
+        """Ask the records whether what was found is better than the start."""
+        with self._session(open_comparison) as (session, start):
+            release = calibrate_on_answers(session, self.plan.comparison_query, self._answer)
+            compared = compare(self.plan, session, start, found, release)
+            return compared_with(found, self.params, compared)
 
+    @contextlib.contextmanager
+    def _session(
+        self, opened: Callable[..., Session]
+    ) -> Iterator[tuple[Session, Float[np.ndarray, " dim"]]]:
+        storage, call = self.call.storage, self.call
+        with jax.enable_x64(True):
+            start = np.asarray(self.work.space.flatten(self.params))
+            with opened(self.plan, storage, self._known, call.seed, self.unit) as session:
+                self.bar.follow(session)
+                yield session, start
 
-def _compared(
-    found: Result,
-    plan: Plan,
-    params: PyTree,
-    data: PyTree,
-    work: Work,
-    engine: Engine,
-    storage: Storage,
-    seed: int | None,
-    unit: str,
-    bar: RunProgress,
-) -> Result:
-    """Ask the records whether what was found is better than the start."""
+    def _known(self) -> fingerprints.Fingerprints:
+        return fingerprints.of_questions(self.call.storage.cohort, self.params, self.data)
 
-    def known() -> fingerprints.Fingerprints:
-        return fingerprints.of_questions(storage.cohort, params, data)
-
-    def answer(points: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return _values(engine, _pieces(points, rows, data, work)).reshape(len(rows), len(points))
-
-    with jax.enable_x64(True):
-        start = np.asarray(work.space.flatten(params))
-        with open_comparison(plan, storage, known, seed, unit) as session:
-            bar.follow(session)
-            release = calibrate_on_answers(session, plan.comparison_query, answer)
-            compared = compare(plan, session, start, found, release)
-            return compared_with(found, params, compared)
+    def _answer(self, points: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        pieces = _pieces(points, rows, self.data, self.work)
+        return _values(self.engine, pieces).reshape(len(rows), len(points))
 
 
 def _pieces(points: np.ndarray, rows: np.ndarray, data: PyTree, work: Work) -> Iterator[Task]:

@@ -16,7 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.estimate.estimators import from_values
 from blindstep.estimate.probing import probing_of_answers
@@ -138,9 +138,10 @@ def step_from_answers(
     kind: Kind,
     answers: Float[Array, "batch 2 q"],
     public: Key[Array, ""],
+    whose: Int[Array, " batch"] | None = None,
 ) -> tuple[Memory, tuple[State, StepInfo]]:
-    """The next step from its answers, in the order of the batch's questions."""
-    probing = probing_of_answers(from_values(machine.estimator), answers)
+    """The next step from its answers: in the batch's order, or in a window with whose they are."""
+    probing = probing_of_answers(from_values(machine.estimator), answers, whose)
     memory, state, info = take_step(machine, probing, permit, memory, state, kind, public)
     return memory, (state, info)
 

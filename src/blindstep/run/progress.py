@@ -1,4 +1,4 @@
-"""Progress in public quantities: looks, steps, privacy spent, time; the loss only if it was released.
+"""Progress in public quantities: steps, privacy spent, time; the loss only if it was released.
 
 It moves with every release. The privacy spent is what the session was charged, read after each charge:
 the figure that the ledger has for this run, and never another one.
@@ -59,7 +59,7 @@ class RunProgress:
         self._lines, self._values = 0, None
 
     def follow(self, session: Session, values: Values | None = None) -> None:
-        """From now on, show how far this session is: that of the looks, or that of the steps.
+        """From now on, show how far this session is: that of the calibrations, or that of the steps.
 
         `values` gives the noisy mean loss of each step so far, which is shown against that of the first
         round.
@@ -74,11 +74,11 @@ class RunProgress:
     def _moved(self) -> None:
         """Something was charged or released."""
         session, plan = self._sessions[-1], self._plan
-        # Looks, steps, comparisons: as far as the plan has them, one session after the other.
+        # Calibrations, steps, comparisons: as far as the plan has them, one session after the other.
         stages = [
             (name, size)
             for name, size in (
-                ("look", plan.calibrations),
+                ("calibration", plan.calibrations),
                 ("step", plan.schedule.releases),
                 ("comparison", plan.comparisons),
             )

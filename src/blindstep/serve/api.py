@@ -5,7 +5,6 @@ A refusal is a code for programs, a sentence for people, and nothing of what was
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Request, Response
@@ -33,6 +32,7 @@ from blindstep.serve.spec import (
     ManyAnswers,
     NewToken,
     OneAnswer,
+    OpenStep,
     Person,
     Question,
     StudySpec,
@@ -182,23 +182,18 @@ def list_studies(service: Worker) -> dict[str, Any]:
     return {"studies": [study_state(service.studies, row["id"], row) for row in rows]}
 
 
-@router.get("/studies/{study}", responses=refused(404))
-def state(
-    study: StudyId, service: Worker, principal: Annotated[Principal, Depends(site)]
-) -> dict[str, Any]:
+@router.get("/studies/{study}", dependencies=FOR_SITES, responses=refused(404))
+def state(study: StudyId, service: Worker) -> dict[str, Any]:
     """A study's state: how far it is, what it has spent, where its parameters stand.
 
-    How many people were asked and have answered is for admins only.
+    Not how many people came: that is counted nowhere.
     """
-    found = study_state(service.studies, study)
-    if principal.scope != "admin":
-        del found["shown"], found["answers"]
-    return found
+    return study_state(service.studies, study)
 
 
 @router.post("/studies/{study}/pause", dependencies=FOR_ADMINS, responses=refused(404, 409))
 def pause(study: StudyId, service: Worker) -> dict[str, Any]:
-    """Ask nobody new and hold the deadline."""
+    """Ask nobody new and hold the end of the window."""
     service.studies.pause(study)
     return study_state(service.studies, study)
 
@@ -207,6 +202,16 @@ def pause(study: StudyId, service: Worker) -> dict[str, Any]:
 def resume(study: StudyId, service: Worker) -> dict[str, Any]:
     """Go on after a pause."""
     service.studies.resume(study)
+    return study_state(service.studies, study)
+
+
+@router.post("/studies/{study}/end-window", dependencies=FOR_ADMINS, responses=refused(404, 409))
+def end_window(study: StudyId, body: OpenStep, service: Worker) -> dict[str, Any]:
+    """End the open window now: its votes are released, and the next one begins.
+
+    Decide by what is public, such as the clock: a window that ends because many came tells it.
+    """
+    service.studies.end_window(study, body.step)
     return study_state(service.studies, study)
 
 
@@ -258,12 +263,11 @@ def study_state(studies: Studies, study: str, row: Row | None = None) -> dict[st
     plan, account = design.plan, studies.account(row["cohort"])
     released = studies.snapshot(row["number"], row["release"])[1]
     return {
-        **{name: row[name] for name in ("id", "name", "status", "made_on", "slots")},
+        **{name: row[name] for name in ("id", "name", "status", "made_on")},
+        "people_per_step": design.planned,
         "steps": design.releases,
         "steps_released": row["release"],
-        "shown": row["taken"],
-        "answers": row["answered"],
-        "deadline": row["deadline"] if row["status"] == "running" else None,
+        "window_ends": row["deadline"] if row["status"] == "running" else None,
         "parameters": released,
         "privacy": {
             "epsilon": plan.epsilon,
@@ -271,6 +275,7 @@ def study_state(studies: Studies, study: str, row: Row | None = None) -> dict[st
             "mu": plan.mu,
             "spent": spending(account, row["id"], plan.delta),
             "unit": "one person",
+            "neighbours": plan.privacy.neighbours,
         },
         "spec": design.spec.model_dump(),
     }
@@ -278,13 +283,8 @@ def study_state(studies: Studies, study: str, row: Row | None = None) -> dict[st
 
 def report_of(studies: Studies, study: str) -> str:
     """The report of a finished study, as a page."""
-    row = studies.row(study)
-    if row["status"] != "finished":
-        raise WrongState("the report is there when the last step is released.")
-    result = studies.design(row["number"]).result(studies.history(row["number"]))
-    content = of_result(result, f"Study {row['name']}", None, None, None)
-    assert not math.isnan(content.privacy.mu)
-    return render(content)
+    title = f"Study {studies.row(study)['name']}"
+    return render(of_result(studies.result(study), title, None, None, None))
 
 
 # -- refusals -----------------------------------------------------------------------------------

@@ -110,12 +110,17 @@ class Client:
         return self.call("GET", "/v1/studies")["studies"]
 
     def pause(self, study: str) -> dict[str, Any]:
-        """Ask nobody new, and hold the deadline."""
+        """Ask nobody new, and hold the end of the window."""
         return self._act(study, "pause")
 
     def resume(self, study: str) -> dict[str, Any]:
         """Go on after a pause."""
         return self._act(study, "resume")
+
+    def end_window(self, study: str, step: int | None = None) -> dict[str, Any]:
+        """End the open window now, of this step (from 1) if one is named; a release follows."""
+        path = f"/v1/studies/{quote(study)}/end-window"
+        return self.call("POST", path, {"step": step}, again=step is not None)
 
     def close_study(self, study: str) -> dict[str, Any]:
         """End a study for good."""

@@ -1,15 +1,13 @@
 """The dashboard: pages, forms and SVG charts, without a script and with nothing from elsewhere.
 
-It is for admins. What it shows of a running step (how many people were asked and have answered) is for
-the operator, not for publication; parameters, noise and spending are public.
+It is for admins. All that it shows is public or follows from what is: parameters, noise, spending, and
+how far what was heard stands out of the noise. How many people came is counted nowhere.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
@@ -151,11 +149,14 @@ def token(study: StudyId, _: Fields, service: Worker) -> Response:
 
 @pages.post("/studies/{study}/{action}")
 def act(
-    study: StudyId, action: Literal["pause", "resume", "close"], _: Fields, service: Worker
+    study: StudyId,
+    action: Literal["pause", "resume", "end-window", "close"],
+    _: Fields,
+    service: Worker,
 ) -> Response:
-    """Pause, resume or close."""
+    """Pause, resume, end the window or close."""
     try:
-        getattr(service.studies, action)(study)
+        getattr(service.studies, action.replace("-", "_"))(study)
     except BlindstepError as error:
         return _page("study.html", 409, **_content(service.studies, study), error=str(error))
     return _to(f"/studies/{study}")
@@ -168,7 +169,7 @@ def _content(studies: Studies, study: str) -> dict[str, Any]:
     """Everything that the page of a study shows."""
     row = studies.row(study)
     state, design = study_state(studies, study, row), studies.design(study)
-    history, traffic = studies.history(design.number), studies.traffic(design.number)
+    history = studies.history(design.number)
     noise = design.noise_on_parameters(history)
     pictures = []
     for place, parameter in enumerate(design.spec.parameters):
@@ -182,15 +183,12 @@ def _content(studies: Studies, study: str) -> dict[str, Any]:
                 **path(parameter.low, parameter.high, values, spread, state["steps"]),
             }
         )
-    shown = sum(each["shown"] for each in history) + row["taken"]
-    answered = sum(each["answered"] for each in history) + row["answered"]
-    left = None if state["deadline"] is None else max(0, int(state["deadline"] - time.time()))
+    ends = state["window_ends"]
     return {
         "study": state,
         "pictures": pictures,
-        "traffic": hours(traffic) if traffic else None,
-        "rate": answered / (2 * shown) if shown else None,
-        "left": left,
+        "signal": signal(design.heard(history), state["steps"]) if history else None,
+        "left": None if ends is None else max(0, int(ends - time.time())),
         "history": history,
         "plan": design.plan,
     }
@@ -216,9 +214,8 @@ def _spec(fields: dict[str, str]) -> StudySpec:
             "parameters": parameters,
             "people": fields.get("people", ""),
             "epsilon": fields.get("epsilon", ""),
-            "slots": fields.get("slots") or None,
-            "deadline_seconds": 3600.0 * float(fields.get("hours") or 24),
-            "close": fields.get("close", "full"),
+            "people_per_step": fields.get("people_per_step") or None,
+            "window_seconds": 3600.0 * float(fields.get("hours") or 24),
             "answer": answer,
         }
     )
@@ -258,32 +255,15 @@ def path(
     }
 
 
-def hours(counts: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
-    """The bars of the answers in each of the last hours; an hour without any is a gap."""
-    last = counts[-1][0]
-    first = max(counts[0][0], last - 47)
-    shown = [(hour, answers) for hour, _, answers in counts if hour >= first]
-    top = _round_up(max(answers for _, answers in shown))
-    number = max(last - first + 1, 12)
-    width = _WIDE / number
-    bars = [
-        (_LEFT + width * (hour - last + number - 1) + 1, _TALL * answers / top)
-        for hour, answers in shown
-    ]
-    clock = [
-        datetime.fromtimestamp(3600 * hour, UTC).strftime("%d %b %H:00")
-        for hour in (last - number + 1, last)
-    ]
+def signal(heard: Sequence[float], steps: int) -> dict[str, Any]:
+    """The bars of what each step heard, in lengths of the noise; a line shows where noise alone is."""
+    top = max(2.0, *heard)
+    width = _WIDE / max(steps, 12)
     return {
         "top": top,
-        "bars": bars,
+        "noise": _TOP + _TALL * (1.0 - 1.0 / top),
+        "bars": [(_LEFT + width * i + 1, _TALL * each / top) for i, each in enumerate(heard)],
         "width": max(width - 2, 1),
-        "clock": clock,
-        "latest": shown[-1][1],
+        "latest": heard[-1],
+        "steps": steps,
     }
-
-
-def _round_up(value: int) -> int:
-    """The next of 1, 2, 5, 10, 20, 50, ..."""
-    size = 10 ** int(math.log10(max(value, 1)))
-    return next(step * size for step in (1, 2, 5, 10) if step * size >= value)

@@ -1,8 +1,9 @@
 """The database of a service: SQLite in one file, or PostgreSQL. Workers meet nowhere else.
 
-Every change is made by `Database.begin`: one transaction, durable when it returns. What must take turns
-locks the row of its study first (`locked`). SQLite has one writer at a time, so there BEGIN IMMEDIATE
-is that lock; its journal is a write-ahead log, so that readers never wait.
+Every change is made by `Database.begin`: one transaction, durable when it returns. What changes a study
+locks it first (`locked`), and so waits for those who ask and answer, who share it (`shared`). SQLite
+has one writer at a time, so there BEGIN IMMEDIATE is that lock; its journal is a write-ahead log, so
+that readers never wait.
 """
 
 from __future__ import annotations
@@ -31,6 +32,17 @@ from blindstep.serve.schema import Row
 
 # Seconds that a writer waits for another one before it gives up.
 _PATIENCE = 10.0
+# Seconds after which PostgreSQL ends a transaction whose host says nothing: one that was stopped, or
+# cut off, would keep its locks, and keep everybody else waiting.
+_IDLE = 2.0
+# A connection whose other end is gone is found dead within seconds, not hours.
+_KEEPALIVES = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": int(1000 * _PATIENCE),
+}
 _ADVISORY_LOCK = 0x626C696E  # workers that start together migrate one after the other
 
 
@@ -61,8 +73,7 @@ class Database:
         if self.kind == "postgresql":
             # A prepared statement keeps the plan that was made for it, perhaps while a table was
             # small, and would go by the wrong index when it has millions of rows.
-            connect = {"connect_timeout": 5, "prepare_threshold": None}
-            connect["options"] = f"-c lock_timeout={int(1000 * _PATIENCE)}"
+            connect = {"connect_timeout": 5, "prepare_threshold": None, **_KEEPALIVES}
         pool = {"pool_size": connections, "max_overflow": 2}
         try:
             # An error of the database must not repeat what a statement was given.
@@ -78,6 +89,8 @@ class Database:
         if self.kind == "sqlite":
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
+        else:
+            event.listen(self.engine, "connect", _prepare_postgresql)
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -113,9 +126,42 @@ class Database:
             yield connection
 
     def locked(self, connection: Connection, number: int) -> Row | None:
-        """The row of a study, which nobody else can change before this transaction ends."""
-        chosen = sa.select(schema.studies).where(schema.studies.c.number == number)
-        return connection.execute(chosen.with_for_update()).mappings().first()
+        """The row of a study, which nobody else can change or share before this transaction ends."""
+        if self.kind == "postgresql":
+            connection.execute(_ALONE, {"number": number})
+        return connection.execute(_STUDY, {"number": number}).mappings().first()
+
+    def working(self, connection: Connection, seconds: float) -> None:
+        """Let this transaction pause for so many seconds more: it computes between two statements."""
+        if self.kind == "postgresql":
+            longest = int(1000 * (_IDLE + seconds))
+            connection.execute(
+                sa.text(f"SET LOCAL idle_in_transaction_session_timeout = {longest}")
+            )
+
+    def shared(self, connection: Connection, number: int) -> Row:
+        """The row of a study, which nobody can change before this transaction ends; many may share it.
+
+        A lock on the row would do, but a stream of those who share one keeps out who wants it alone.
+        """
+        if self.kind == "postgresql":
+            connection.execute(_TOGETHER, {"number": number})
+        return connection.execute(_STUDY, {"number": number}).mappings().one()
+
+    def forget(self) -> bool:
+        """Remove from SQLite's write-ahead log what was deleted; says whether nobody was in the way.
+
+        `secure_delete` overwrites the pages of the database, and only there: the log holds each page as
+        it was, until it is cut off. PostgreSQL keeps its own for as long as it is told to.
+        """
+        if self.kind != "sqlite":
+            return True
+        with self._turn(), self.engine.connect().execution_options(outside=True) as connection:
+            # Who reads is waited for, and writers wait meanwhile: not for long.
+            connection.exec_driver_sql("PRAGMA busy_timeout=100")
+            busy = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={int(1000 * _PATIENCE)}")
+        return not busy
 
     def now(self, connection: Connection) -> float:
         """Seconds since 1970, by one clock for all workers where there is one: the database's."""
@@ -181,6 +227,7 @@ class Database:
             config.set_main_option("script_location", str(files("blindstep.serve") / "migrations"))
             config.attributes["connection"] = connection
             command.upgrade(config, schema.REVISION)
+        self.forget()
 
     def check(self, secrets: Secrets) -> None:
         """Refuse a schema that this version does not know, and a key that is not the database's."""
@@ -203,8 +250,12 @@ class Database:
             return connection.execute(chosen).scalar()
 
 
-_EARLIER: tuple[str, ...] = ()  # revisions that `migrate` can start from
+_EARLIER: tuple[str, ...] = ("0001",)  # revisions that `migrate` can start from
 _CLOCK = sa.text("SELECT extract(epoch FROM clock_timestamp())")
+_STUDY = sa.select(schema.studies).where(schema.studies.c.number == sa.bindparam("number"))
+# Locks of PostgreSQL that end with their transaction, and for which all wait in one line.
+_LOCK = f"SELECT pg_advisory_xact_lock%s({_ADVISORY_LOCK}, :number)"
+_ALONE, _TOGETHER = sa.text(_LOCK % ""), sa.text(_LOCK % "_shared")
 
 
 def _unknown(found: str | None) -> SchemaUnknown:
@@ -236,6 +287,15 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
     cursor.close()
 
 
+def _prepare_postgresql(connection: Any, _: Any) -> None:
+    # Said once connected: PgBouncer refuses it as an option of the connection.
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET lock_timeout = {int(1000 * _PATIENCE)}")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {int(1000 * _IDLE)}")
+    connection.commit()
+
+
 def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get("outside", False):  # of a transaction
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("writes", False) else "BEGIN")

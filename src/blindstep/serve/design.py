@@ -1,16 +1,19 @@
-"""The mathematics of a study: the same state machine and the same gate as `blindstep.Optimizer`.
+"""The mathematics of a study: the machine and the gate of every other run, and whoever comes.
 
-A study's step is a step of the run that `Optimizer(plan, start, scales=...)` would make from the same
-answers under the same keys, bit for bit (`test_a_study_is_the_run_of_an_optimizer`). What differs is
-where things are kept: the state between two steps is a row of the database, and the gate is made anew
-for each release, which needs no memory because the plan's blocks have one release.
+What differs from a run of `blindstep.Optimizer` is who answers: a step is a window of time, in which
+whoever comes is asked along a direction that follows from their own keyed hash, and sums are divided
+by the number that was planned. And where things are kept: the state between two steps is a row of the
+database, and the gate is made anew for each release, which needs no memory because the plan's blocks
+have one release.
 """
 
 from __future__ import annotations
 
-import functools
 import json
+import math
 import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -27,13 +30,20 @@ from blindstep.private.gate import Gate, Port
 from blindstep.private.noise import Keys, NoiseKey, fresh_keys, public_key
 from blindstep.private.schedule import Kind
 from blindstep.run.loop import step_from_answers, traced
-from blindstep.run.query import BatchQuery
+from blindstep.run.query import points_at
 from blindstep.run.result import Result, result_of
+from blindstep.serve.keys import number_of
 from blindstep.serve.schema import Row
 from blindstep.serve.spec import StudySpec
 
-# The number of slots whose points are made at once, and the bytes of points that are kept.
-_CHUNK, _KEPT_BYTES = 1024, 2**26
+# People whose points are made at once, which must always be as many: the last bits of a point depend
+# on it. And the bytes of points that are kept, of which a person's place in the table takes some.
+_CHUNK, _KEPT_BYTES, _PLACE = 32, 2**26, 256
+# A window's votes are one array, of one of few sizes: each size is a compilation.
+_LEAST = 1024
+
+# One row for each person who answered: their number, and their two losses, NaN where none came.
+Votes = Float[np.ndarray, "people 3"]
 
 
 class ClosedStep(NamedTuple):
@@ -72,10 +82,10 @@ class Design:
         """Read it from its row; one that is not stored yet has the number 0."""
         self.study, self.number, self.attempt = row["id"], row.get("number", 0), row["attempt"]
         spec, plan = StudySpec.model_validate_json(row["spec"]), Plan.from_json(row["plan"])
-        if plan.period != 1 or plan.horizon != 1 or plan.directions != 1:
+        if plan.horizon != 1 or plan.directions != 1 or plan.passes != 1 or not plan.windows:
             raise InvalidArgument(
-                "a study needs a plan of single releases and one pair of questions a person: make it "
-                "with blindstep.plan(questions=2)."
+                "a study needs a plan of windows, with one pair of questions a person: that of "
+                "`StudySpec.plan`."
             )
         self.spec, self.plan, self.scales = spec, plan, spec.scales()
         words = np.frombuffer(bytes.fromhex(row["public_key"]), "<u4")
@@ -85,11 +95,11 @@ class Design:
             machine = plan.build()
             self._start = machine.begin(jnp.zeros(plan.dim))
             self._machine = traced(machine)
-        self._compiled = False
+        self._compiled: set[int] = set()
 
     @property
-    def slots(self) -> int:
-        """People asked in each step."""
+    def planned(self) -> int:
+        """People expected in each step."""
         return self.plan.first_batch
 
     @property
@@ -114,41 +124,37 @@ class Design:
 
         `parameters` are the released ones, for people who are not asked.
         """
-        state = self.state(stored)
+        state, estimator = self.state(stored), from_values(self._machine.estimator)
         with jax.enable_x64(True):
-            query = BatchQuery(
-                run="",
-                round=int(state.round),
-                step=int(state.step),
-                rows=np.arange(self.slots),
-                space=self.space,
-                _estimator=from_values(self._machine.estimator),
-                _query=self._machine.ask(state, Kind.GRAD, self.public),
-                _scales=self.scales,
-            )
-        return Step(release, self.spec, query, parameters)
+            query = self._machine.ask(state, Kind.GRAD, self.public)
+
+        def points(numbers: list[int]) -> Float[np.ndarray, "people 2 dim"]:
+            with jax.enable_x64(True):
+                found = points_at(estimator, query, jnp.asarray(numbers, jnp.int64))
+            return self.spec.clamp(self.scales.place(np.asarray(found)[:, :, 0]))
+
+        return Step(release, self.spec.names, points, parameters)
 
     def gate(self, noise: NoiseKey, port: Port, release: int) -> Gate:
-        """The gate before a release, with the order of its pass made: it takes time for many people."""
+        """The gate before a release."""
         keys = Keys(noise, self.public, seeded=False)
-        gate = Gate(self.plan.terms, keys, port, Gate.first_memory(self.plan.terms, release))
-        gate.rows(release)
-        return gate
+        return Gate(self.plan.terms, keys, port, Gate.first_memory(self.plan.terms, release))
 
-    def release(
-        self, gate: Gate, state: State, answers: Float[np.ndarray, "slots 2"]
-    ) -> ClosedStep:
-        """Send a step's answers through the gate: charged by its port first, then released.
+    def release(self, gate: Gate, state: State, votes: Votes) -> ClosedStep:
+        """Send a window's votes through the gate: charged by its port first, then released.
 
-        An answer that is NaN never came: that person counts 0.
+        Whoever gave one answer of two counts 0, like somebody who did not come.
         """
-        release = gate.position
+        release, empty = gate.position, _padded(len(votes)) - len(votes)
         with jax.enable_x64(True):
-            values = jnp.asarray(answers.reshape(self.slots, 2, 1)) / self.scales.unit
-            rest = (self._machine, state, Kind.GRAD, values, self.public)
+            # Empty places count 0 as well: the gate takes a vector that is NaN for one that is 0.
+            rows = jnp.asarray(np.pad(votes, [(0, empty), (0, 0)], constant_values=np.nan))
+            whose = jnp.nan_to_num(rows[:, 0]).astype(jnp.int64)
+            values = rows[:, 1:, None] / self.scales.unit
+            rest = (self._machine, state, Kind.GRAD, values, self.public, whose)
             after, info = gate.through(
                 lambda permit, memory: step_from_answers(permit, memory, *rest),
-                answers=answers.ravel(),
+                answers=votes.ravel(),
             )
             after, mean = self._machine.end_round(after)
         last = release + 1 == self.releases
@@ -161,12 +167,13 @@ class Design:
             norms,
         )
 
-    def compile(self) -> None:
-        """Compile the program of a release, so that the transaction that needs it is short."""
-        if not self._compiled:
-            zeros = np.zeros((self.slots, 2))
-            self.release(self.gate(fresh_keys().noise, _NoCharge(), 0), self._start, zeros)
-            self._compiled = True
+    def compile(self, people: int) -> None:
+        """Compile a release of so many, so that the transaction that needs it is short."""
+        size = _padded(people)
+        if size not in self._compiled:
+            gate = self.gate(fresh_keys().noise, _NoCharge(), 0)
+            self.release(gate, self._start, np.zeros((size, 3)))
+            self._compiled.add(size)
 
     def result(self, outcomes: list[dict[str, Any]]) -> Result:
         """The result of a finished study, as an `Optimizer` gives it."""
@@ -177,6 +184,14 @@ class Design:
         gate = Gate(self.plan.terms, keys, _NoCharge())
         run = (self.plan, self.space, gate, means, info, self.scales)
         return result_of(*run, protected="one person")
+
+    def heard(self, outcomes: list[dict[str, Any]]) -> list[float]:
+        """How long each step's noisy gradient was, in lengths that noise alone would have.
+
+        Near 1 nothing but noise was heard: few people came, or they saw no difference.
+        """
+        alone = self.plan.noise_std * math.sqrt(self.plan.dim)
+        return [outcome["told"][0] / alone for outcome in outcomes]
 
     def noise_on_parameters(self, outcomes: list[dict[str, Any]]) -> Float[np.ndarray, "steps dim"]:
         """How far noise alone moves each parameter up to each step: one standard deviation.
@@ -189,34 +204,50 @@ class Design:
         return np.sqrt(np.cumsum(each**2))[:, None] * np.asarray(self.scales.lengths)
 
 
+def _padded(people: int) -> int:
+    """The size of the array for so many people's votes."""
+    return max(_LEAST, 1 << max(people - 1, 0).bit_length())
+
+
 class Step:
-    """The questions of one step. A slot's two points are made when they are first asked for."""
+    """The questions of one step. A person's two points are made when they are first asked for."""
 
     def __init__(
-        self, release: int, spec: StudySpec, query: BatchQuery, parameters: dict[str, float]
+        self,
+        release: int,
+        names: list[str],
+        points: Callable[[list[int]], Float[np.ndarray, "people 2 dim"]],
+        parameters: dict[str, float],
     ) -> None:
+        """`points` makes those of `_CHUNK` people from their numbers."""
         self.release, self.parameters = release, parameters
-        self._names, self._one = spec.names, threading.Lock()
-        most = max(2, _KEPT_BYTES // (_CHUNK * 2 * len(spec.names) * 8))
-
-        @functools.lru_cache(most)
-        def points(chunk: int) -> Float[np.ndarray, "some 2 dim"]:
-            return spec.clamp(query.points_of(chunk * _CHUNK, _CHUNK))
-
-        self._points, self._query = points, query
+        self._names, self._points, self._one = names, points, threading.Lock()
+        self._kept: OrderedDict[int, Float[np.ndarray, "2 dim"]] = OrderedDict()
+        self._most = max(_CHUNK, _KEPT_BYTES // (16 * len(names) + _PLACE))
 
     def prepare(self) -> None:
-        """Make the first points before anybody asks: the first ones of a study are compiled."""
-        if not self._points.cache_info().currsize:
-            for slot in (0, _CHUNK):
-                self.show(slot % self._query.shape[0], 0)
+        """Make points before anybody asks: the first ones of a study are compiled."""
+        if not self._kept:
+            self.make([bytes(4)])
 
-    def show(self, slot: int, part: int) -> dict[str, float]:
-        """The parameters to show: the first or the second point of a slot, inside the ranges."""
-        chunk, place = divmod(slot, _CHUNK)
-        with self._one:  # no chunk is made twice at the same time
-            points = self._points(chunk)
-        return dict(zip(self._names, points[place, part].tolist(), strict=True))
+    def make(self, people: Iterable[bytes]) -> None:
+        """Make the points of these people together, which is faster than one by one."""
+        with self._one:
+            missing = list({number_of(person) for person in people} - self._kept.keys())
+            for start in range(0, len(missing), _CHUNK):
+                some = missing[start : start + _CHUNK]
+                made = self._points(some + [0] * (_CHUNK - len(some)))
+                self._kept.update(zip(some, made, strict=False))
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+
+    def show(self, person: bytes, part: int) -> dict[str, float]:
+        """The parameters to show: the first or the second of a person's points, inside the ranges."""
+        points = self._kept.get(number_of(person))
+        while points is None:
+            self.make([person])
+            points = self._kept.get(number_of(person))
+        return dict(zip(self._names, points[part].tolist(), strict=True))
 
 
 def new_public_key() -> str:

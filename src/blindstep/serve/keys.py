@@ -34,17 +34,25 @@ from blindstep.private.noise import NoiseKey, Uncopied
 
 _SIZE = 32
 _PERSON, _SIGNATURE, _NONCE, _TAG = 16, 16, 12, 8
-_ADDRESS = struct.Struct(">IIIB")
+_ADDRESS = struct.Struct(f">II{_PERSON}sB")
 _VALUE = struct.Struct("<d")
 
 
 class Address(NamedTuple):
-    """Which answer: that of a slot of a step of a study, to the first or the second of its points."""
+    """Which answer: that of a person in a step of a study, to the first or the second point."""
 
     study: int  # the study's number in the database
     release: int  # the step, counted from 0
-    slot: int  # the place in the step's batch
+    person: bytes  # what `Secrets.person` calls them
     part: int  # 0 or 1
+
+
+def number_of(person: bytes) -> int:
+    """The number that chooses a person's direction: 32 bits of their keyed hash.
+
+    Two people may share one, and so a direction, which harms neither.
+    """
+    return int.from_bytes(person[:4], "big")
 
 
 class SignedAddress(NamedTuple):
@@ -119,8 +127,8 @@ class Secrets(Uncopied):
     def question(self, address: Address, attempt: str) -> str:
         """The token of a question: its address, hidden and signed.
 
-        It tells nobody which slot it is for, since slots are given out in order of arrival. Nobody can
-        make one that was not given out in this attempt of the study. Always the same for one question.
+        It tells nobody whose it is. Nobody can make one that was not given out in this attempt of the
+        study. Always the same for one question.
         """
         packed = _ADDRESS.pack(*address)
         signature = self._signature(packed, attempt)

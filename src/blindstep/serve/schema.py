@@ -1,8 +1,8 @@
 """The tables of a service. What is secret in them is a keyed hash or sealed (`keys`).
 
-A person is in `asked` once a pass; that is the primary key, so the database itself keeps a person from
-answering twice. A vote is in `votes` once, by its address, until its step is released. Everything else
-is public, or counts of requests.
+A person is in `asked` once in a study; that is the primary key, so the database itself keeps a person
+from answering in two steps. A vote is in `votes` once, by its address, until its step is released.
+Nothing is counted. Everything else is public.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, String, Table, Text
+from sqlalchemy import Column, Float, Integer, LargeBinary, String, Table, Text
 
 # A row of a table, by the names of its columns.
 Row = Mapping[Any, Any]
 # The Alembic revision that these tables are: a database of another one is refused.
-REVISION = "0001"
+REVISION = "0002"
 
 metadata = sa.MetaData()
 
@@ -59,29 +59,22 @@ studies = Table(
     _required("public_key", String(16)),  # in hexadecimal: directions and orders
     _required("attempt", String(16)),  # random; another one after a copy was restored
     _required("made_on", String(10)),
-    _required("slots", Integer),  # of each step
     _required("status", String(8)),  # "running", "paused", "closed" or "finished"
     _required("release", Integer),  # steps released, so the number of the open one
     _required("frozen", Integer),  # 1: no answer is taken any more, release it
     Column("salt", LargeBinary(16)),  # of the frozen step's noise; deleted with its votes
-    _required("taken", Integer),  # slots shown in the open step
-    _required("answered", Integer),  # answers in the open step; two fill a slot
-    _required("early", Integer),  # 1: a step closes as soon as it is full
-    _required("deadline", Float),  # of the open step, in seconds since 1970
+    _required("deadline", Float),  # when the open window ends, in seconds since 1970
     Column("remaining", Float),  # seconds to the deadline, while paused
+    Column("holder", String(16)),  # the worker that releases the frozen step: no other one can
+    Column("held_until", Float),  # when another worker may take it over
 )
 
 asked = Table(
     "asked",
     metadata,
     _of_study(),
-    Column("turn", Integer, primary_key=True),  # the pass
     Column("person", LargeBinary(16), primary_key=True),  # a keyed hash
     _required("release", Integer),
-    _required("slot", Integer),
-    # Nor can a slot ever be two people's. The slot comes first, so that nobody looks for a person by
-    # this index: with old statistics PostgreSQL would, and read all people of a study.
-    Index("asked_slot", "slot", "release", "study", unique=True),
     sqlite_with_rowid=False,
 )
 
@@ -90,7 +83,7 @@ votes = Table(
     metadata,
     _of_study(),
     Column("release", Integer, primary_key=True),
-    Column("slot", Integer, primary_key=True),
+    Column("person", LargeBinary(16), primary_key=True),
     Column("part", Integer, primary_key=True),
     _required("sealed", LargeBinary(28)),
     sqlite_with_rowid=False,
@@ -103,8 +96,6 @@ releases = Table(
     Column("release", Integer, primary_key=True),
     _required("state", Text),  # of the state machine after it, as JSON
     _required("outcome", Text),  # parameters, mean and norms, as JSON
-    _required("shown", Integer),
-    _required("answered", Integer),
 )
 
 ledger = Table(
@@ -113,13 +104,4 @@ ledger = Table(
     Column("cohort", String(100), primary_key=True),
     Column("number", Integer, primary_key=True),
     _required("line", Text),  # sealed, and chained to the line before it
-)
-
-traffic = Table(
-    "traffic",
-    metadata,
-    _of_study(),
-    Column("hour", BigInteger, primary_key=True),  # hours since 1970
-    _required("questions", Integer),
-    _required("answers", Integer),
 )

@@ -51,8 +51,8 @@ class Service:
         self.rate = Rate(settings.requests_per_second)
         self.anonymous = Rate(settings.anonymous_per_second)
         self.mistaken = Rate(settings.anonymous_per_second)
-        self.closer = StepCloser(self.studies)
-        self.writer = Writer(self.studies, self.closer.check_now)
+        self.closer = StepCloser(self.studies, settings.tick_seconds)
+        self.writer = Writer(self.studies)
 
     def start(self) -> None:
         """Check schema and key, and start the threads."""
@@ -122,7 +122,7 @@ class Service:
             for (place, vote), (status, shown) in zip(placed, reply.votes, strict=True):
                 following = None
                 if shown is not None:
-                    seat = Seat(Status.ASKED, vote.address.slot, 1)
+                    seat = Seat(Status.ASKED, vote.address.person, 1)
                     following = self._question(number, vote.address.release, seat, shown)
                 results[place] = (status, following)
         return results
@@ -153,7 +153,7 @@ class Service:
         """A `spec.Question`, ready for JSON."""
         token = part = None
         if seat.status is Status.ASKED:
-            address = Address(number, release, seat.slot, seat.part)
+            address = Address(number, release, seat.person, seat.part)
             token = self.secrets.question(address, self.studies.design(number).attempt)
             part = seat.part + 1
         asked = {"status": str(seat.status), "parameters": shown, "step": release + 1}
@@ -182,6 +182,7 @@ class Settings:
     anonymous_per_second: float = 50.0  # of one address without a token, in one worker
     body_bytes: int = 64 * 1024
     bulk_bytes: int = 4 * 1024 * 1024
+    tick_seconds: float = 1.0  # a release waits for a whole number of these after its window
     secure_cookies: bool = False  # set it where the dashboard is served over https
 
     @classmethod

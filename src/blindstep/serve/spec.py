@@ -8,6 +8,7 @@ from the number of people.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -24,9 +25,9 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}
 _PRINTED = r"^[^\x00-\x1f]*$"
 _OF_WORDS = StringConstraints(strip_whitespace=True, min_length=1, max_length=100, pattern=_PRINTED)
 Words = Annotated[str, _OF_WORDS]
-# A step is released in one transaction, which others wait for: a million slots take seconds. More
+# A step is released in one transaction, which others wait for: a million votes take seconds. More
 # people than 16 such steps hold would make the noise smaller than anybody could see.
-_MOST_SLOTS, _MOST_STEPS = 1_000_000, 1_000
+_MOST_PLANNED, _MOST_STEPS = 1_000_000, 1_000
 Real = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 
 
@@ -99,19 +100,19 @@ class StudySpec(_Strict):
 
     name: Words
     parameters: Annotated[list[Parameter], Field(min_length=1, max_length=256)]
-    people: Annotated[int, Field(ge=16, le=16 * _MOST_SLOTS, description="People expected.")]
+    people: Annotated[int, Field(ge=16, le=16 * _MOST_PLANNED, description="People expected.")]
     epsilon: Annotated[float, Field(ge=1e-4, le=100, allow_inf_nan=False)]
     delta: Annotated[float, Field(ge=1e-30, lt=1)] | None = None
     answer: Answer = Answer()
-    slots: Annotated[int, Field(ge=1, le=_MOST_SLOTS)] | None = Field(
-        None, description="People asked in a step; people / 16 if left out."
+    neighbours: Literal["replace", "zero-out"] = Field(
+        "replace",
+        description="What epsilon is about: one person replaced by another, or one who stays away.",
     )
-    deadline_seconds: float = Field(
-        86_400.0, gt=0, le=3.2e7, description="A step closes at the latest after this time."
+    people_per_step: Annotated[int, Field(ge=1, le=_MOST_PLANNED)] | None = Field(
+        None, description="People expected in a step; people / 16 if left out. More may come."
     )
-    close: Literal["full", "deadline"] = Field(
-        "full",
-        description="'deadline': never earlier, so that the time of a release tells nothing.",
+    window_seconds: float = Field(
+        86_400.0, ge=1, le=3.2e7, description="How long a step asks people: a day if left out."
     )
     cohort: Words | None = Field(
         None, description="Whose ledger: studies on the same people share one."
@@ -125,8 +126,11 @@ class StudySpec(_Strict):
         names = [parameter.name for parameter in self.parameters]
         if len(set(names)) < len(names):
             raise ValueError("two parameters have the same name")
-        if self.slots is not None and not 1 <= self.people // self.slots <= _MOST_STEPS:
-            raise ValueError(f"slots must be at most people, and at least people / {_MOST_STEPS}")
+        each = self.people_per_step
+        if each is not None and not 1 <= self.people // each <= _MOST_STEPS:
+            raise ValueError(
+                f"people_per_step must be at most people, and at least people / {_MOST_STEPS}"
+            )
         if self.delta is not None and self.delta * self.people >= 1:
             raise ValueError("delta must be below 1 / people: leave it out")
         return self
@@ -135,12 +139,14 @@ class StudySpec(_Strict):
     def privacy(self) -> Privacy:
         """The budget. Without a delta, a power of ten that is at most a hundredth of 1 / people."""
         power = -(2 + math.ceil(math.log10(self.people)))
-        return Privacy(epsilon=self.epsilon, delta=self.delta or 10.0**power)
+        delta = self.delta or 10.0**power
+        return Privacy(epsilon=self.epsilon, delta=delta, neighbours=self.neighbours)
 
     def plan(self) -> Plan:
-        """The plan: two questions a person, answers as losses from 0 to 1."""
-        asked = Questions(questions=2, range=(0, 1), first_batch=self.slots)
-        return plan(asked, dim=len(self.parameters), records=self.people, privacy=self.privacy)
+        """The plan: windows, two questions a person, answers as losses from 0 to 1."""
+        asked = Questions(questions=2, range=(0, 1), first_batch=self.people_per_step)
+        made = plan(asked, dim=len(self.parameters), records=self.people, privacy=self.privacy)
+        return replace(made, windows=True)
 
     @property
     def names(self) -> list[str]:
@@ -186,6 +192,12 @@ class ManyAnswers(_Strict):
     answers: Annotated[list[OneAnswer], Field(min_length=1, max_length=10_000)]
 
 
+class OpenStep(_Strict):
+    """Which step is meant, counted from 1: so a request that is repeated does not mean the next one."""
+
+    step: Annotated[int, Field(ge=1)] | None = None
+
+
 class NewToken(_Strict):
     """A token to make."""
 
@@ -201,9 +213,7 @@ NAMES = {"body", "query", "path"}.union(*(each.model_fields for each in _Strict.
 class Question(BaseModel):
     """What to show to a person, and how to answer, if they are asked."""
 
-    status: str = Field(
-        description="asked, answered, full, closing, paused or over (see docs/serve.md)."
-    )
+    status: str = Field(description="asked, answered, paused or over (see docs/serve.md).")
     parameters: dict[str, float] = Field(
         description="To be shown, whatever the status, in your units."
     )

@@ -26,6 +26,7 @@ from blindstep.planning.checks import check_delta
 from blindstep.planning.plan import Plan
 from blindstep.private.accounting import PERSON
 from blindstep.private.statement import Privacy
+from blindstep.run.result import Result
 from blindstep.serve import schema
 from blindstep.serve.accounts import OPEN, identity_of, open_ledger, read_account, require_room
 from blindstep.serve.database import Database
@@ -35,6 +36,8 @@ from blindstep.serve.schema import Row
 from blindstep.serve.spec import StudySpec
 
 _MOST_STUDIES = 2**31 - 1
+# What a study's row holds while its step is not frozen.
+THAWED: Mapping[str, Any] = {"frozen": 0, "salt": None, "holder": None, "held_until": None}
 _TRIES = 8
 
 
@@ -82,10 +85,8 @@ class Studies:
             "public_key": new_public_key(),
             "attempt": new_attempt(),
             "made_on": datetime.now(UTC).date().isoformat(),
-            "slots": plan.first_batch,
             "status": "running",
-            "early": int(spec.close == "full"),
-            **dict.fromkeys(("release", "frozen", "taken", "answered"), 0),
+            **dict.fromkeys(("release", "frozen"), 0),
         }
         # What is stored must be readable: a plan at the end of what numbers can say may not be.
         Design(row)
@@ -99,13 +100,13 @@ class Studies:
                 identity = identity_of(row, ledger, self.secrets)
                 require_room(connection, ledger.account, identity)
                 ledger.register(identity)
-                row["deadline"] = self.database.now(connection) + spec.deadline_seconds
+                row["deadline"] = self.database.now(connection) + spec.window_seconds
                 connection.execute(sa.insert(schema.studies), row)
                 return study
         raise WrongState("many studies are being made in this cohort at the same time: try again.")
 
     def pause(self, study: str) -> None:
-        """Ask nobody new and hold the deadline. Answers to what was shown are still taken."""
+        """Ask nobody new and hold the window's end. Answers to what was shown are still taken."""
         with self.database.begin() as connection:
             row = self._locked(connection, study, ("running",))
             left = max(0.0, row["deadline"] - self.database.now(connection))
@@ -119,11 +120,24 @@ class Studies:
             deadline = self.database.now(connection) + row["remaining"]
             change(connection, row["number"], **going_on, deadline=deadline)
 
+    def end_window(self, study: str, step: int | None = None) -> None:
+        """End the open window now. The next one is as long as all are, from here on.
+
+        With `step`, counted from 1, only if that one is open: so a repeat does not end the next one.
+        """
+        with self.database.begin() as connection:
+            row = self._locked(connection, study, ("running",))
+            if step not in (None, row["release"] + 1):
+                raise WrongState(f"step {row['release'] + 1} is open now.")
+            now = self.database.now(connection)
+            change(connection, row["number"], deadline=min(now, row["deadline"]))
+
     def close(self, study: str) -> None:
         """End a study for good. Votes of its open step are deleted and enter nothing."""
         with self.database.begin() as connection:
             row = self._locked(connection, study, ("running", "paused"))
             end(connection, row["number"], "closed")
+        self.database.forget()
 
     def _locked(self, connection: Connection, study: str, allowed: Sequence[str]) -> Row:
         row = self.database.locked(connection, self._find(connection, study)["number"])
@@ -203,28 +217,16 @@ class Studies:
             return self._find(connection, study)
 
     def history(self, number: int) -> list[dict[str, Any]]:
-        """What each release made public, with the number of people asked and of answers."""
+        """What each release made public."""
         with self.database.read() as connection:
-            chosen = sa.select(schema.releases).where(schema.releases.c.study == number)
-            rows = connection.execute(chosen.order_by(schema.releases.c.release)).mappings().all()
-        return [
-            json.loads(row["outcome"]) | {"shown": row["shown"], "answered": row["answered"]}
-            for row in rows
-        ]
+            chosen = sa.select(schema.releases.c.outcome).where(schema.releases.c.study == number)
+            rows = connection.execute(chosen.order_by(schema.releases.c.release)).scalars().all()
+        return [json.loads(outcome) for outcome in rows]
 
     def account(self, cohort: str) -> Account:
         """What a cohort's ledger says."""
         with self.database.read() as connection:
             return read_account(connection, cohort)
-
-    def traffic(self, number: int, hours: int = 48) -> list[tuple[int, int, int]]:
-        """(hour since 1970, questions, answers) of the last `hours` hours that had any."""
-        with self.database.read() as connection:
-            columns = schema.traffic.c
-            chosen = sa.select(columns.hour, columns.questions, columns.answers)
-            chosen = chosen.where(columns.study == number).order_by(columns.hour.desc())
-            rows = connection.execute(chosen.limit(hours)).all()
-        return [(row.hour, row.questions, row.answers) for row in reversed(rows)]
 
     # -- what a worker keeps --------------------------------------------------------------------
 
@@ -250,6 +252,13 @@ class Studies:
                 known = self.design(number).step(release, state, parameters)
                 self._steps[number] = known
             return known
+
+    def result(self, study: str) -> Result:
+        """The result of a finished study."""
+        row = self.row(study)
+        if row["status"] != "finished":
+            raise WrongState("the report is there when the last step is released.")
+        return self.design(row["number"]).result(self.history(row["number"]))
 
     def snapshot(self, number: int, release: int) -> tuple[str | None, dict[str, float]]:
         """The stored state in which a step begins (None: the first), and the released parameters."""
@@ -296,7 +305,7 @@ def change(connection: Connection, number: int, **values: Any) -> None:
 
 def end(connection: Connection, number: int, status: str) -> None:
     """End a study for good. What was released stays."""
-    change(connection, number, status=status, frozen=0, salt=None, remaining=None)
+    change(connection, number, status=status, remaining=None, **THAWED)
     forget_people(connection, number)
 
 

@@ -2,13 +2,15 @@
 
 The writer collects the requests that arrive during its last transaction. So the cost of a durable
 commit is shared under load, and a single request waits for nobody. All statements use primary keys
-and none reads a study's other slots, so a study of a million slots is as fast as one of a thousand.
+and none reads what other people said, so a study of a million people is as fast as one of a thousand.
 
-Transactions of one study take turns (its row is locked first). Within one, answers are taken while
-the step is open, then people get the next slots, in order of arrival. Everything may be repeated:
-the same person gets the same slot, and of two answers to one question the first counts. So a
-transaction whose outcome is unknown is run again, and a client may repeat a request that failed with
-`Unavailable`: nothing of it was acknowledged.
+What a person is told follows from that person and the study's step alone, never from who else came:
+their question is made of their keyed hash, there is room for everybody, and nothing is counted.
+
+Workers do this at the same time; only a step that is being frozen or changed keeps them out. Everything
+may be repeated: the same person gets the same question, and of two answers to one question the first
+counts. So a transaction whose outcome is unknown is run again, and a client may repeat a request that
+failed with `Unavailable`: nothing of it was acknowledged.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import logging
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -40,9 +42,7 @@ class Status(enum.StrEnum):
 
     ASKED = "asked"  # here is the person's question
     ANSWERED = "answered"  # the person has answered both, or had their turn in an earlier step
-    FULL = "full"  # every slot of this step is taken: come back in the next one
-    CLOSING = "closing"  # the step is being released
-    PAUSED = "paused"
+    PAUSED = "paused"  # nobody is asked now: the study is paused, or between two windows
     OVER = "over"  # the study is finished or closed
     ACCEPTED = "accepted"
     LATE = "late"  # the step of this question is over
@@ -57,138 +57,112 @@ class Vote(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """What a person gets: a status, and with ASKED the slot and which of its points is due."""
+    """What a person gets: a status, and with ASKED which of their two points is due."""
 
     status: Status
-    slot: int = 0
+    person: bytes
     part: int = 0
 
 
 class Served(NamedTuple):
-    """The results of one transaction, in the order of its requests; and the study's row after it."""
+    """The results of one transaction, in the order of its requests; and the study's row."""
 
     row: Row
     seats: list[Seat]
     votes: list[Status]
-    full: bool  # the last answer of the step is in
 
 
 # Written out once: composing a statement costs more than running it.
-_KNOWN = sa.select(schema.asked.c.person, schema.asked.c.release, schema.asked.c.slot).where(
+_KNOWN = sa.select(schema.asked.c.person, schema.asked.c.release).where(
     schema.asked.c.study == sa.bindparam("study"),
-    schema.asked.c.turn == sa.bindparam("turn"),
     schema.asked.c.person.in_(sa.bindparam("people", expanding=True)),
 )
-_GIVEN = sa.select(schema.votes.c.slot, schema.votes.c.part).where(
+_GIVEN = sa.select(schema.votes.c.person, schema.votes.c.part).where(
     schema.votes.c.study == sa.bindparam("study"),
     schema.votes.c.release == sa.bindparam("release"),
-    schema.votes.c.slot.in_(sa.bindparam("slots", expanding=True)),
-)
-_COUNT = (
-    sa.update(schema.studies)
-    .where(schema.studies.c.number == sa.bindparam("study"))
-    .values(
-        taken=schema.studies.c.taken + sa.bindparam("seats"),
-        answered=schema.studies.c.answered + sa.bindparam("fresh"),
-    )
+    schema.votes.c.person.in_(sa.bindparam("people", expanding=True)),
 )
 
 
 def serve(
-    database: Database,
-    number: int,
-    turn_length: int,
-    people: Sequence[bytes],
-    votes: Sequence[Vote],
+    database: Database, number: int, people: Sequence[bytes], votes: Sequence[Vote]
 ) -> Served:
-    """Take these votes and seat these people of one study, in one transaction.
-
-    `turn_length` is the number of steps in a pass.
-    """
+    """Take these votes and ask these people of one study, in one transaction."""
     with database.begin() as connection:
-        row = database.locked(connection, number)
-        assert row is not None
-        statuses, fresh = _take(connection, database, row, votes)
-        seats, new = _seat(connection, row, row["release"] // turn_length, people)
-        if fresh or new:
-            connection.execute(_COUNT, {"study": number, "seats": new, "fresh": fresh})
-            key = {"study": number, "hour": int(database.now(connection) // 3600)}
-            database.add_to(connection, schema.traffic, key, {"questions": new, "answers": fresh})
-        full = row["answered"] + fresh >= 2 * row["slots"] and not row["frozen"]
-    return Served(row, seats, statuses, full)
+        row = database.shared(connection, number)
+        everybody = dict.fromkeys([*people, *(vote.address.person for vote in votes)])
+        found = connection.execute(_KNOWN, {"study": number, "people": list(everybody)})
+        known = {bytes(each.person): each.release for each in found}
+        statuses = _take(connection, database, row, votes, known)
+        return Served(row, _seat(connection, database, row, people, known), statuses)
 
 
 def _take(
-    connection: Connection, database: Database, row: Row, votes: Sequence[Vote]
-) -> tuple[list[Status], int]:
-    """Store the votes of the open step; give a status for each, and how many were new."""
-    statuses = [_status_of(row, vote.address) for vote in votes]
+    connection: Connection,
+    database: Database,
+    row: Row,
+    votes: Sequence[Vote],
+    known: Mapping[bytes, int],
+) -> list[Status]:
+    """Store the votes of the open step; give a status for each."""
+    statuses = [_status_of(row, vote.address, known) for vote in votes]
+    # In order, so that two transactions with the same votes do not wait for each other.
     rows = [
         {**vote.address._asdict(), "sealed": vote.sealed}
-        for vote, status in zip(votes, statuses, strict=True)
+        for vote, status in sorted(
+            zip(votes, statuses, strict=True), key=lambda each: each[0].address
+        )
         if status is Status.ACCEPTED
     ]
-    if not rows:
-        return statuses, 0
-    # Counted by what comes back: not every driver knows how many rows it has inserted.
-    stored = database.insert_new(schema.votes).returning(schema.votes.c.slot)
-    return statuses, len(connection.execute(stored, rows).all())
+    if rows:
+        connection.execute(database.insert_new(schema.votes), rows)
+    return statuses
 
 
-def _status_of(row: Row, address: Address) -> Status:
-    """Whether the answer to this question can be taken now."""
-    if address.release > row["release"] or address.slot >= row["slots"]:
+def _status_of(row: Row, address: Address, known: Mapping[bytes, int]) -> Status:
+    """Whether the answer to this question can be taken now: from who was asked it in this step."""
+    if address.release > row["release"]:
         return Status.UNKNOWN  # asked by a newer copy of this database than the one in use
     if address.release < row["release"] or row["frozen"]:
         return Status.LATE
     if row["status"] in ("closed", "finished"):
         return Status.OVER
-    return Status.ACCEPTED if address.slot < row["taken"] else Status.UNKNOWN
+    return Status.ACCEPTED if known.get(address.person) == row["release"] else Status.UNKNOWN
 
 
 def _seat(
-    connection: Connection, row: Row, turn: int, people: Sequence[bytes]
-) -> tuple[list[Seat], int]:
-    """A seat for each person, and how many of them are new."""
-    if not people:
-        return [], 0
-    study, release, taken = row["number"], row["release"], row["taken"]
-    wanted = {"study": study, "turn": turn, "people": list(dict.fromkeys(people))}
-    known = {bytes(found.person): found for found in connection.execute(_KNOWN, wanted)}
-    slots = {person: found.slot for person, found in known.items() if found.release == release}
-    given: set[tuple[int, int]] = set()
-    if slots:
-        looked = {"study": study, "release": release, "slots": list(slots.values())}
-        given = {(vote.slot, vote.part) for vote in connection.execute(_GIVEN, looked)}
-    over, new = row["status"] in ("closed", "finished"), []
+    connection: Connection,
+    database: Database,
+    row: Row,
+    people: Sequence[bytes],
+    known: Mapping[bytes, int],
+) -> list[Seat]:
+    """What each person gets; who is asked for the first time is written down."""
+    study, release = row["number"], row["release"]
+    again = [person for person in people if known.get(person) == release]
+    given: set[tuple[bytes, int]] = set()
+    if again:
+        looked = {"study": study, "release": release, "people": again}
+        given = {(bytes(v.person), v.part) for v in connection.execute(_GIVEN, looked)}
+    new: set[bytes] = set()
     seats = []
     for person in people:
-        if over:
-            seat = Seat(Status.OVER)
-        elif person in slots:
-            slot = slots[person]
-            part = next((part for part in (0, 1) if (slot, part) not in given), None)
-            if part is None or row["frozen"]:
-                seat = Seat(Status.ANSWERED if part is None else Status.CLOSING)
-            else:
-                seat = Seat(Status.ASKED, slot, part)
-        elif person in known:
-            seat = Seat(Status.ANSWERED)
-        elif row["status"] == "paused":
-            seat = Seat(Status.PAUSED)
-        elif row["frozen"]:
-            seat = Seat(Status.CLOSING)
-        elif taken + len(new) >= row["slots"]:
-            seat = Seat(Status.FULL)
+        part = next((part for part in (0, 1) if (person, part) not in given), None)
+        if row["status"] in ("closed", "finished"):
+            status = Status.OVER
+        elif part is None or known.get(person, release) != release:
+            status = Status.ANSWERED
+        elif row["frozen"] or (person not in known and row["status"] == "paused"):
+            status = Status.PAUSED
         else:
-            slot = slots[person] = taken + len(new)
-            place = {"release": release, "slot": slot}
-            new.append({"study": study, "turn": turn, "person": person, **place})
-            seat = Seat(Status.ASKED, slot, 0)
-        seats.append(seat)
+            status = Status.ASKED
+            if person not in known:
+                new.add(person)
+        seats.append(Seat(status, person, part or 0))
     if new:
-        connection.execute(sa.insert(schema.asked), new)
-    return seats, len(new)
+        rows = [{"study": study, "person": person, "release": release} for person in sorted(new)]
+        connection.execute(database.insert_new(schema.asked), rows)
+    return seats
 
 
 _log = logging.getLogger("blindstep.serve")
@@ -202,7 +176,7 @@ class Unavailable(BlindstepError):
 
 @dataclass
 class Request:
-    """People to seat and votes to take of one study; `done` gets what came of them."""
+    """People to ask and votes to take of one study; `done` gets what came of them."""
 
     number: int
     people: list[bytes] = field(default_factory=list)
@@ -226,10 +200,9 @@ class Reply:
 class Writer(threading.Thread):
     """The thread. `submit` is called from the event loop, everything else happens here."""
 
-    def __init__(self, studies: Studies, full: Callable[[], None]) -> None:
-        """`full` is called when the last answer of a step came in."""
+    def __init__(self, studies: Studies) -> None:
         super().__init__(name="blindstep-writer", daemon=True)
-        self._studies, self._full = studies, full
+        self._studies = studies
         self._waiting: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
 
     async def submit(self, request: Request) -> Reply:
@@ -267,27 +240,24 @@ class Writer(threading.Thread):
         try:
             served = self._try(number, people, votes)
             _tell(_replies(requests, served, self._studies.step(served.row)))
-            if served.full:
-                self._full()
         except Exception as error:  # whatever it is, the next batch is served
             _log.error("a batch failed", extra={"error": type(error).__name__})
             failed = Unavailable("the service cannot answer now: try again.")
             _tell([(request, failed) for request in requests])
 
     def _try(self, number: int, people: list[bytes], votes: list[Vote]) -> Served:
-        length = self._studies.design(number).plan.schedule.releases_per_pass
-        given = (self._studies.database, number, length, people, votes)
         try:
-            return serve(*given)
+            return serve(self._studies.database, number, people, votes)
         except Exception as error:
             if not is_passing(error):
                 raise
-        return serve(*given)
+        return serve(self._studies.database, number, people, votes)
 
 
 def _replies(requests: list[Request], served: Served, step: Step) -> list[tuple[Request, Reply]]:
     """To each request what became of its people and its votes."""
     seats, statuses, replies = iter(served.seats), iter(served.votes), []
+    step.make(_to_be_shown(requests, served))
     for request in requests:
         own = [next(seats) for _ in request.people]
         taken = [(vote, next(statuses)) for vote in request.votes]
@@ -297,15 +267,26 @@ def _replies(requests: list[Request], served: Served, step: Step) -> list[tuple[
     return replies
 
 
+def _to_be_shown(requests: list[Request], served: Served) -> Iterable[bytes]:
+    """The people whose points are shown now."""
+    votes = (vote.address for request in requests for vote in request.votes)
+    yield from (seat.person for seat in served.seats if seat.status is Status.ASKED)
+    yield from (
+        address.person
+        for address, status in zip(votes, served.votes, strict=True)
+        if status is Status.ACCEPTED and address.part == 0
+    )
+
+
 def _shown(step: Step, seat: Seat) -> dict[str, float]:
     """What to show to a person: their question's point, or what was released."""
-    return step.show(seat.slot, seat.part) if seat.status is Status.ASKED else step.parameters
+    return step.show(seat.person, seat.part) if seat.status is Status.ASKED else step.parameters
 
 
 def _next(step: Step, vote: Vote, status: Status) -> dict[str, float] | None:
     """The point of a person's second question, after the first was answered."""
     if status is Status.ACCEPTED and vote.address.part == 0:
-        return step.show(vote.address.slot, 1)
+        return step.show(vote.address.person, 1)
     return None
 
 

@@ -35,9 +35,10 @@ from blindstep.private.schedule import Kind
 from blindstep.run.calibration import (
     calibrate_on_answers,
     open_calibration,
+    open_comparison,
     run_calibration,
 )
-from blindstep.run.choice import compare_at, open_comparison
+from blindstep.run.choice import compare_at
 from blindstep.run.loop import Run
 from blindstep.run.progress import RunProgress
 from blindstep.run.result import History, best_round, history_of
