@@ -10,6 +10,7 @@ import blindstep as bs
 import blindstep.torch as tuning
 from blindstep.errors import InvalidArgument, RunsInEvaluationMode
 from blindstep.estimate.scales import Units
+from blindstep.insight.hand_over_seal import check
 from blindstep.ledger import files
 from blindstep.ledger.ledger import read_ledger
 from blindstep.torch.run import within_reason
@@ -345,3 +346,12 @@ def test_numbers_in_a_file_that_do_not_belong_together_are_refused(tmp_path):
         with pytest.raises(InvalidArgument):
             tuning.load(base, path)
         assert same(before, bits(base))
+
+
+def test_a_tuned_model_is_handed_over_as_the_file_that_makes_it(tmp_path):
+    model, base = transformer(), transformer()
+    folder = bs.hand_over(tune(model), tmp_path / "folder", about={"name": "A tuned model"})
+    assert check(folder).files >= 8
+    code = (folder / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    exec(code.replace("tuned.json", str(folder / "tuned.json")), {"model": base})
+    assert same(bits(base), bits(model))

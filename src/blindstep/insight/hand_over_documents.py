@@ -282,7 +282,7 @@ def _start(files: Sequence[str]) -> str:
     elif "tuned.json" in files:
         code = (
             "import blindstep.torch\n\n"
-            'blindstep.torch.load("tuned.json", model)  # the base model, as it was before the run'
+            'blindstep.torch.load(model, "tuned.json")  # the base model, as it was before the run'
         )
     else:
         return "The parameters are not in this folder."
