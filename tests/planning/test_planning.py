@@ -115,7 +115,7 @@ def test_fields_are_choices_and_nothing_derived():
     names = {field.name for field in dataclasses.fields(Plan)}
     asked = {field.name for field in dataclasses.fields(Tight)}
     sizes = {"dim", "records", "privacy", "method", "notes"}
-    scaled = {"natural_units", "calibration", "comparison", "curve", "secret"}
+    scaled = {"natural_units", "calibration", "comparison", "curve", "secret", "windows"}
     assert names - asked == sizes | scaled | {"by_corollary"}
     # Replacing a choice moves everything that follows from it.
     made = plan_of(**SMALL)

@@ -64,14 +64,13 @@ def test_one_run_asks_others_than_the_next(monkeypatch):
         return rows
 
     monkeypatch.setattr(Schedule, "rows", noted)
+    passes = []
     for _ in range(2):
+        seen.clear()
         run("host", plan=PLAN, seed=None)
-    once = list(dict.fromkeys(seen))
-    passes = [
-        [rows for number, rows in once[at : at + T]]
-        for at in range(0, len(once) - len(once) % T, T)
-    ]
-    assert len(passes) == 4
+        steps = [rows for _, rows in sorted(dict(seen).items())]
+        passes += [steps[:T], steps[T:]]
+    assert [len(each) for each in passes] == [T] * 4
     for each in passes:
         assert sorted(row for rows in each for row in rows) == list(range(24))
     assert len({tuple(each) for each in passes}) == 4
