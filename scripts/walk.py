@@ -298,12 +298,12 @@ def by_torch(_: bs.Plan) -> tuple[list[Walk], Walk]:
         return torch.where((x == 1.0) & torch.tensor(following), VALUE + 0.0 * changed, changed)
 
     following, after = False, Walk()
-    begin, lift, release = run._steps, replay.ModelSpace.lift, run._release
+    begin, lift, release = run._along_signs, replay.ModelSpace.lift, run._release
 
-    def steps(*arguments: Any) -> None:
+    def steps(*arguments: Any) -> Any:
         nonlocal following
         following = True
-        begin(*arguments)
+        return begin(*arguments)
 
     def walked(*arguments: Any) -> Any:
         sys.setprofile(None)
@@ -333,7 +333,7 @@ def by_torch(_: bs.Plan) -> tuple[list[Walk], Walk]:
         raise Followed
 
     walks: list[Walk] = []
-    with _patched((run, "_steps", steps), (run, "_release", walked)), watched() as seen:
+    with _patched((run, "_along_signs", steps), (run, "_release", walked)), watched() as seen:
         replay.ModelSpace.lift = end
         try:
             budget = bs.Privacy(epsilon=2, delta=1e-4)

@@ -310,7 +310,7 @@ def test_a_row_of_small_networks_has_points_and_a_time(monkeypatch):
     monkeypatch.setitem(networks_problems.MODELS, "line", lambda: torch.nn.Linear(6, 2))
     found = networks.row("line", "Adam", 0.0, 0, digits)
     assert found["points"] > found["start"] + 5.0  # a hundred short steps
-    assert found["seconds"] > 0.0
+    assert found["seconds"] >= 0.0
 
 
 @pytest.mark.parametrize("name", networks_problems.MODELS)
