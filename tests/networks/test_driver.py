@@ -30,23 +30,21 @@ from blindstep.optimize.learners import Choice, Learner
 from blindstep.run.calibration import calibrate_on_answers
 from blindstep.run.compiled import prepare, run_part
 from blindstep.torch.replay import Replay
-from small_networks import METHOD, PRIVACY, bits, same, transformer, tune, uncompared
+from small_networks import (
+    DIM,
+    METHOD,
+    NUMBER,
+    PRIVACY,
+    ROWS,
+    Line,
+    bits,
+    same,
+    transformer,
+    tune,
+    uncompared,
+)
 
 HERE = Path(__file__).parent
-DIM, NUMBER = 12, 40
-ROWS = np.random.default_rng(3).normal(size=(NUMBER, DIM))
-
-
-class Line(torch.nn.Module):
-    """A model of two tensors in float64, whose loss JAX computes as well."""
-
-    def __init__(self):
-        super().__init__()
-        self.one = torch.nn.Parameter(torch.full((5,), 0.1, dtype=torch.float64))
-        self.two = torch.nn.Parameter(torch.full((7,), -0.2, dtype=torch.float64))
-
-    def forward(self, rows):
-        return torch.log1p((rows @ torch.cat([self.one, self.two]) - 1.0) ** 2)
 
 
 def line_loss(model, batch):

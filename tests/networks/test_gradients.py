@@ -27,20 +27,33 @@ from blindstep.torch.gradients import Differentiator
 from blindstep.torch.group import ModelGroup
 from blindstep.torch.records import Records
 from blindstep.torch.weights import Weights
-from small_networks import PRIVACY, bits, loss, same, texts, transformer, tune, uncompared
+from small_networks import (
+    DIM,
+    NUMBER,
+    PRIVACY,
+    ROWS,
+    Line,
+    bits,
+    loss,
+    same,
+    texts,
+    transformer,
+    tune,
+    uncompared,
+)
 
 # Few records, so that runs are short.
 pytestmark = pytest.mark.filterwarnings("ignore::blindstep.errors.HopelessPlan")
 METHOD = bs.Auto(evaluations=8192, passes=20, estimate="gradient")
-FLAT, ROWS, PICTURES = torch.randn(3, 8), torch.randn(3, 5, 8), torch.randn(3, 2, 6, 6)
+FLAT, SEQUENCES, PICTURES = torch.randn(3, 8), torch.randn(3, 5, 8), torch.randn(3, 2, 6, 6)
 MODULES = {
     "linear": (torch.nn.Linear(8, 4), FLAT),
     "convolution": (torch.nn.Conv2d(2, 3, 3), PICTURES),
     "batch norm": (torch.nn.BatchNorm2d(2), PICTURES),
     "embedding": (torch.nn.Embedding(9, 4), torch.tensor([[1, 2], [8, 0], [3, 3]])),
-    "lstm": (torch.nn.LSTM(8, 4, 2, batch_first=True), ROWS),
-    "gru": (torch.nn.GRU(8, 4, bidirectional=True, batch_first=True), ROWS),
-    "encoder": (torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), ROWS),
+    "lstm": (torch.nn.LSTM(8, 4, 2, batch_first=True), SEQUENCES),
+    "gru": (torch.nn.GRU(8, 4, bidirectional=True, batch_first=True), SEQUENCES),
+    "encoder": (torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), SEQUENCES),
 }
 
 
@@ -135,22 +148,6 @@ def test_a_person_has_the_mean_gradient_of_the_rows_that_count():
     np.testing.assert_allclose(found.sum(0), np.sum(means, 0), rtol=1e-4, atol=1e-5)
 
 
-DIM, NUMBER = 12, 40
-TABLE = np.random.default_rng(3).normal(size=(NUMBER, DIM))
-
-
-class Line(torch.nn.Module):
-    """A model of two tensors in float64, whose loss JAX computes as well."""
-
-    def __init__(self):
-        super().__init__()
-        self.one = torch.nn.Parameter(torch.full((5,), 0.1, dtype=torch.float64))
-        self.two = torch.nn.Parameter(torch.full((7,), -0.2, dtype=torch.float64))
-
-    def forward(self, rows):
-        return torch.log1p((rows @ torch.cat([self.one, self.two]) - 1.0) ** 2)
-
-
 @pytest.mark.parametrize("secret", [False, True])
 def test_the_compiled_driver_agrees(secret, monkeypatch):
     """The same machine, gate and noise, with the loss in JAX: the same points to rounding."""
@@ -160,7 +157,7 @@ def test_the_compiled_driver_agrees(secret, monkeypatch):
     kept, descend = [], torch_run.descend
     monkeypatch.setattr(torch_run, "descend", lambda *given: kept.append(given) or descend(*given))
     result = tuning.minimize(
-        Line(), lambda m, b: m(b["x"]), {"x": TABLE}, method=made, batch=7, seed=5
+        Line(), lambda m, b: m(b["x"]), {"x": ROWS}, method=made, batch=7, seed=5
     )
     road, start = result._road, np.concatenate([np.full(5, 0.1), np.full(7, -0.2)])
     # Of a record's loss and slopes the gate sees a multiple each, which calibrations found.
@@ -181,7 +178,7 @@ def test_the_compiled_driver_agrees(secret, monkeypatch):
     for _ in range(made.rounds):
 
         def program(permit, memory, state=state):
-            given = (natural, space, permit, memory, state, jnp.asarray(TABLE), session.gate.public)
+            given = (natural, space, permit, memory, state, jnp.asarray(ROWS), session.gate.public)
             memory, state, _ = run_part(machine, *given, machine.horizon, None)
             return memory, machine.end_round(state)
 

@@ -47,6 +47,22 @@ class Adapted(torch.nn.Module):
         return self.layer(features) + features @ self.down.T @ self.up.T
 
 
+DIM, NUMBER = 12, 40
+ROWS = np.random.default_rng(3).normal(size=(NUMBER, DIM))
+
+
+class Line(torch.nn.Module):
+    """A model of two tensors in float64, whose loss JAX computes as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = torch.nn.Parameter(torch.full((5,), 0.1, dtype=torch.float64))
+        self.two = torch.nn.Parameter(torch.full((7,), -0.2, dtype=torch.float64))
+
+    def forward(self, rows):
+        return torch.log1p((rows @ torch.cat([self.one, self.two]) - 1.0) ** 2)
+
+
 def transformer(dtype=torch.float32):
     torch.manual_seed(0)
     return Transformer().to(dtype)

@@ -19,8 +19,7 @@ from blindstep.errors import InvalidArgument
 from blindstep.insight.report_content import Content
 from blindstep.insight.report_sections import PAPER
 from blindstep.private.accounting import PERSON
-from blindstep.private.statement import SEEDED, round_up
-from blindstep.private.terms import REPLACE
+from blindstep.private.statement import SEEDED, round_up, secrecy_sentence, unit_sentence
 
 # What only the curator knows, and how it is asked for. `authors` and `curators` are lists.
 QUESTIONS = {
@@ -100,12 +99,6 @@ def registry_record(content: Content, about: About) -> dict[str, Any]:
     administrative: dict[str, Any] = {"registry_authors": about.several("authors")}
     if about.get("sources"):
         administrative["sources"] = about["sources"]
-    one = "person with all their rows" if privacy.unit.startswith(PERSON) else "record"
-    hidden = (
-        f"any one {one} replaced by any other that is possible"
-        if privacy.neighbours == REPLACE
-        else f"any one {one} left out (counted as 0) or added"
-    )
     rows = [
         f"mu = {round_up(privacy.mu)} of Gaussian differential privacy (exact), which this schema has "
         f"no field for; rho is zCDP, mu^2 / 2.",
@@ -129,15 +122,16 @@ def registry_record(content: Content, about: About) -> dict[str, Any]:
                 "variant_name": "Zero-concentrated DP",
                 "data_domain": about["data_domain"],
                 "unprotected_quantities": (
-                    f"The number of records ({plan.records:,}), the plan of the run, its start and its "
-                    "public key: all were chosen without a look at a record."
+                    f"The {'planned ' if privacy.windows else ''}number of records ({plan.records:,}), "
+                    "the plan of the run, its start and its public key. None of them is made from a "
+                    "record by the library; a start that the curator took from the data is not covered."
                 ),
             },
             "privacy_loss": {
                 "privacy_unit": privacy.unit,
                 "privacy_unit_details": (
-                    f"Adjacent data sets have the same public size and differ in {hidden} "
-                    f"({privacy.neighbours} neighbours)."
+                    f"{unit_sentence(privacy.unit, privacy.neighbours, privacy.windows)} "
+                    f"({privacy.neighbours} neighbours)"
                 ),
                 "privacy_parameters": {
                     "epsilon": float(round_up(privacy.epsilon)),
@@ -153,10 +147,12 @@ def registry_record(content: Content, about: About) -> dict[str, Any]:
                     "with both; so is anyone who controls that machine.\n"
                     "- Whoever sees the release is not trusted: they may see every noisy vector of "
                     "every step, know all other records, and have chosen loss and plan."
+                    + (f" {secrecy_sentence(privacy.secrecy)}" if privacy.secrecy else "")
                 ),
-                "release_type": "One release",
+                # A study releases after every window, to people who come and go.
+                "release_type": "Many releases" if privacy.windows else "One release",
                 "release_type_details": about["future_releases"],
-                "data_source_type": "Static",
+                "data_source_type": "Dynamic" if privacy.windows else "Static",
                 "access_type": "Non-interactive",
             },
             "accounting": {

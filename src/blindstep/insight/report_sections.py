@@ -47,8 +47,8 @@ def beliefs(content: Content) -> Html:
         rows.append((None, (f"{before:.0%}", f"{after:.1%}")))
     return section(
         "What an attacker could gain",
-        "Somebody suspects that your record was used and not another one, and then sees all of this "
-        "release. How sure could they be afterwards?",
+        "Somebody suspects that your record was used, and not another one or none, and then sees all "
+        "of this release. How sure could they be afterwards?",
         table(("sure before", "sure afterwards, at most"), rows),
         note(
             f"By Bayes' rule with epsilon {rounded_up(privacy.epsilon)}: the odds grow at most by "

@@ -133,7 +133,7 @@ def _calibrate(plan: Plan, group: ModelGroup, session: Session) -> Units:
         raise InvalidArgument(
             "nearly every record counts 0: as far as the noise lets see, none has a loss that is a "
             "number other than 0 at the start, or changes around it. Are labels within 0 .. classes - "
-            f"1? The run stops after its looks (mu {session.spent:.3g} of {plan.mu:.3g} is spent)."
+            f"1? The run stops after its calibrations (mu {session.spent:.3g} of {plan.mu:.3g} spent)."
         )
     return finder.units()
 
