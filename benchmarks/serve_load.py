@@ -43,38 +43,56 @@ class Wire:
 
     async def post(self, path: str, body: dict[str, object]) -> tuple[int, dict[str, object]]:
         """Send JSON, get a status and JSON."""
+        content = json.dumps(body).encode()
+        more = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+        return await self._send("POST", path, more, content)
+
+    async def get(self, path: str) -> tuple[int, dict[str, object]]:
+        """Get a status and JSON."""
+        return await self._send("GET", path, "", b"")
+
+    async def _send(
+        self, method: str, path: str, more: str, content: bytes
+    ) -> tuple[int, dict[str, object]]:
         if self._streams is None:
             self._streams = await asyncio.open_connection(*self._where)
         reader, writer = self._streams
-        content = json.dumps(body).encode()
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: {self._where[0]}\r\nAuthorization: Bearer {self._token}"
-            f"\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+            f"{method} {path} HTTP/1.1\r\nHost: {self._where[0]}\r\n"
+            f"Authorization: Bearer {self._token}\r\n{more}\r\n"
         )
         writer.write(head.encode() + content)
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         length = next(int(line[15:]) for line in lines if line.lower().startswith("content-length"))
-        return int(lines[0].split()[1]), json.loads(await reader.readexactly(length))
+        said = json.loads(await reader.readexactly(length))
+        if "connection: close" in lines:
+            self.close()
+        return int(lines[0].split()[1]), said
 
     def close(self) -> None:
         """Close it."""
         if self._streams is not None:
             self._streams[1].close()
+            self._streams = None
 
 
 async def run(
     host: str,
     port: int,
     token: str,
-    study: str,
+    study: str | list[str],
     *,
     seconds: float,
     connections: int,
     pace: float | None = None,
     prefix: str = "person",
 ) -> Load:
-    """Ask and answer for so long; with `pace`, so many requests a second and no more."""
+    """Ask and answer for so long; with `pace`, so many requests a second and no more.
+
+    Of several studies each person takes part in one, in turn.
+    """
     load, numbers, began = Load(), itertools.count(), time.perf_counter()
+    studies = itertools.cycle([study] if isinstance(study, str) else study)
     due = itertools.count()
 
     async def timed(wire: Wire, path: str, body: dict[str, object], into: list[float]) -> dict:
@@ -93,7 +111,7 @@ async def run(
         wire = Wire(host, port, token)
         while time.perf_counter() - began < seconds:
             who = f"{prefix} {next(numbers)}"
-            path = f"/v1/studies/{study}/questions"
+            path = f"/v1/studies/{next(studies)}/questions"
             question = await timed(wire, path, {"person": who}, load.questions)
             if question.get("status") == "paused":
                 await asyncio.sleep(0.01)
@@ -103,5 +121,25 @@ async def run(
         wire.close()
 
     await asyncio.gather(*(person_after_person() for _ in range(connections)))
+    load.seconds = time.perf_counter() - began
+    return load
+
+
+async def look(
+    host: str, port: int, token: str, study: str, *, seconds: float, connections: int
+) -> Load:
+    """`GET /parameters` for so long: what everybody does who is not asked."""
+    load, began = Load(), time.perf_counter()
+
+    async def one_after_another() -> None:
+        wire = Wire(host, port, token)
+        while time.perf_counter() - began < seconds:
+            start = time.perf_counter()
+            status, _ = await wire.get(f"/v1/studies/{study}/parameters")
+            load.questions.append(time.perf_counter() - start)
+            load.statuses[str(status)] = load.statuses.get(str(status), 0) + 1
+        wire.close()
+
+    await asyncio.gather(*(one_after_another() for _ in range(connections)))
     load.seconds = time.perf_counter() - began
     return load

@@ -26,7 +26,7 @@ import numpy as np
 import blindstep as bs
 from benchmarks import speed_peers, speed_problems, speed_programs
 from benchmarks.speed_problems import Problem
-from blindstep.private import lattice
+from blindstep.private import noise
 
 RESULTS = Path(__file__).parent / "results"
 PROBLEMS = {
@@ -132,7 +132,7 @@ def presets(repetitions: int) -> dict[str, Any]:
 def cipher() -> dict[str, Any]:
     """Whether the kernel for the cipher gives the words of the plain loop on this device."""
     key, tail = (jax.random.bits(jax.random.key(0), shape, "uint32") for shape in (8, (4, 100_003)))
-    same = jax.jit(lattice.by_kernel)(key, tail) == jax.jit(lattice.by_loop)(key, tail)
+    same = jax.jit(noise.by_kernel)(key, tail) == jax.jit(noise.by_loop)(key, tail)
     return {"cipher": "chacha20", "same": bool(same.all())}
 
 

@@ -82,6 +82,7 @@ def full(problem: Problem) -> Program:
             jax.tree.map(jnp.asarray, problem.data),
             gate.public,
             machine.horizon // machine.period,
+            None,  # not spread over devices
         )
         programs.append(_program(lambda: run_part.lower(*arguments), arguments))
         memory, *out = programs[0].run()

@@ -14,28 +14,33 @@ from typing import Any
 
 import numpy as np
 
+import blindstep as bs
 from benchmarks import summary_speed, utility
 from benchmarks.summary_tables import markdown
 from benchmarks.utility_methods import (
     AGGREGATED,
     BLINDSTEP,
+    DIFFPRIVLIB,
     FIRST_ORDER,
     FREE,
     GRADIENTS,
+    INDEPENDENT,
     METHODS,
     ONE_DIRECTION,
+    OPACUS,
     SETTINGS,
-    TUNED,
     ZEROTH_ORDER,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-COMPACT = (BLINDSTEP, GRADIENTS, AGGREGATED, ONE_DIRECTION, FIRST_ORDER, FREE)
+COMPACT = (BLINDSTEP, GRADIENTS, OPACUS, DIFFPRIVLIB, FIRST_ORDER, FREE)
+RIVALS = (OPACUS, DIFFPRIVLIB, AGGREGATED, ONE_DIRECTION, FIRST_ORDER)
 HEADINGS = {
     BLINDSTEP: "blindstep",
     GRADIENTS: "blindstep on gradients",
-    TUNED: "blindstep, tuned",
+    OPACUS: "Opacus",
+    DIFFPRIVLIB: "diffprivlib",
     AGGREGATED: "DP-AggZO, tuned",
     ONE_DIRECTION: "DPZero, tuned",
     FIRST_ORDER: "first order, tuned",
@@ -43,9 +48,12 @@ HEADINGS = {
 }
 POINTS = f"Points on test records, mean of {utility.SEEDS} seeds"
 CAVEAT = (
-    f"A tuned method took the best of {SETTINGS} settings by validation. **The privacy of that choice "
-    "is not accounted for**: on private records it would get less. Nothing was tuned in the other "
-    "columns."
+    "Every epsilon is for a record that is replaced by any other. A tuned method took the best of "
+    f"{SETTINGS} settings by validation. **The privacy of that choice is not accounted for**: on "
+    "private records it would get less. Nothing was tuned in the other columns. "
+    f"blindstep's defaults were set without {', '.join(utility.UNTOUCHED[:-1])} and "
+    f"{utility.UNTOUCHED[-1]}, but for two of the comparison with the start, which their first scores "
+    "led to."
 )
 
 Row = dict[str, Any]
@@ -57,7 +65,18 @@ Row = dict[str, Any]
 def utility_rows() -> list[Row]:
     """The rows in the original units, in the order of the file."""
     rows = json.loads((RESULTS / utility.FILE).read_text())["rows"]
-    return [row for row in rows if row["units"] == utility.ORIGINAL]
+    return [row for row in rows if row["units"] == utility.ORIGINAL and row["method"] in METHODS]
+
+
+def is_of_this_version(row: Row) -> bool:
+    """Whether the code that made a row is what ships; others' code does not change with it."""
+    return row["method"] in INDEPENDENT or row.get("version", bs.__version__) == bs.__version__
+
+
+def _caption(rows: list[Row]) -> str:
+    """What a table must say of its rows."""
+    old = sorted({row["version"] for row in rows if not is_of_this_version(row)})
+    return CAVEAT + (f" †: made with version {', '.join(old)}, not this one." if old else "")
 
 
 def _cells(rows: list[Row], spread: bool) -> Callable[[str, float, str], str]:
@@ -69,7 +88,8 @@ def _cells(rows: list[Row], spread: bool) -> Callable[[str, float, str], str]:
         if row is None:
             return "-"
         # With spaces that do not break.
-        return f"{row['mean']:.1f}" + (f"\u00a0±\u00a0{row['spread']:.1f}" if spread else "")
+        told = f"{row['mean']:.1f}" + (f"\u00a0±\u00a0{row['spread']:.1f}" if spread else "")
+        return told if is_of_this_version(row) else f"{told}†"
 
     return cell
 
@@ -92,7 +112,7 @@ def utility_in_short() -> str:
     lines = [[title, *(both(name, m) for m in COMPACT)] for name, title in _problems(rows).items()]
     header = ["problem, records × d", *(HEADINGS[method] for method in COMPACT)]
     budgets = " / ".join(f"{epsilon:g}" for epsilon in epsilons)
-    return f"{POINTS}, at epsilon {budgets}. {CAVEAT}\n\n{markdown(header, lines)}"
+    return f"{POINTS}, at epsilon {budgets}. {_caption(rows)}\n\n{markdown(header, lines)}"
 
 
 def utility_in_full() -> str:
@@ -105,7 +125,50 @@ def utility_in_full() -> str:
         for name, title in _problems(rows).items()
     ]
     header = ["problem, records × d", "epsilon", *(HEADINGS[method] for method in METHODS)]
-    return f"{POINTS} (± standard deviation). {CAVEAT}\n\n{markdown(header, lines)}"
+    return f"{POINTS} (± standard deviation). {_caption(rows)}\n\n{markdown(header, lines)}"
+
+
+def margins() -> str:
+    """Points of blindstep less those of another, over the problems that both have rows of."""
+    rows = filter(is_of_this_version, utility_rows())
+    means = {(r["problem"], r["epsilon"], r["method"]): r["mean"] for r in rows}
+
+    def cells(rival: str, epsilon: float) -> list[str]:
+        gaps = {
+            name: means[name, epsilon, BLINDSTEP] - means[name, epsilon, rival]
+            for name in utility.PROBLEMS
+            if {(name, epsilon, BLINDSTEP), (name, epsilon, rival)} <= means.keys()
+        }
+        if not gaps:
+            return ["-"] * 4
+        new = [gaps[name] for name in utility.UNTOUCHED if name in gaps]
+        worst = min(gaps, key=lambda name: gaps[name])
+        mean = f"{np.mean(list(gaps.values())):+.1f}"
+        least = f"{min(new):+.1f}" if new else "-"
+        return [str(len(gaps)), mean, f"{gaps[worst]:+.1f} ({worst})", least]
+
+    lines = [
+        [HEADINGS[rival], f"{epsilon:g}", *cells(rival, epsilon)]
+        for epsilon in utility.EPSILONS
+        for rival in RIVALS
+    ]
+    header = ["blindstep less", "epsilon", "problems", "mean", "least", "least of the four"]
+    return markdown(header, lines)
+
+
+def costs() -> str:
+    """Evaluations of a record by a run at epsilon 1, and behind the stroke its seconds."""
+    found = {(r["problem"], r["method"]): r for r in utility_rows() if r["epsilon"] in (1.0, None)}
+
+    def cell(problem: str, method: str) -> str:
+        row = found.get((problem, method), {})
+        if "seconds_a_run" not in row:
+            return "-"
+        made = row["evaluations"]
+        return f"{'?' if made is None else f'{made:,.0f}'} / {row['seconds_a_run']:.1f}"
+
+    lines = [[name, *(cell(name, m) for m in METHODS)] for name in _problems(utility_rows())]
+    return markdown(["problem", *(HEADINGS[m] for m in METHODS)], lines)
 
 
 def evaluations() -> str:
@@ -118,9 +181,10 @@ def evaluations() -> str:
         row = found.get((problem, method))
         if row is None:
             return "-"
+        old = "" if is_of_this_version(row) else "†"
         if row["reached"] is None:
-            return f"not reached ({utility.closest(row, rows):.1f} short)"
-        return f"{row['reached']:,.2g}" if row["reached"] < 10 else f"{row['reached']:,.0f}"
+            return f"not reached ({utility.closest(row, rows):.1f} short){old}"
+        return (f"{row['reached']:,.2g}" if row["reached"] < 10 else f"{row['reached']:,.0f}") + old
 
     lines = [
         [
@@ -138,7 +202,7 @@ def printed(rows: list[Row]) -> str:
     """What `python -m benchmarks.utility` prints."""
     if not rows:
         return "no rows yet"
-    lines = [utility_in_full(), f"At epsilon {utility.PATH_EPSILON:g}:\n{evaluations()}"]
+    lines = [utility_in_full(), margins(), f"At epsilon {utility.PATH_EPSILON:g}:\n{evaluations()}"]
     for epsilon in utility.EPSILONS:
         moved = list(utility.unit_gaps(rows, epsilon).values())
         if moved:
@@ -199,25 +263,28 @@ def throughput() -> str:
 def networks() -> str:
     """Networks trained from scratch: points, and behind the stroke seconds; means over seeds."""
     found: dict[tuple[str, str, float], list[Row]] = {}
-    for row in json.loads((RESULTS / "networks.json").read_text())["rows"]:
+    for line in (RESULTS / "networks.jsonl").read_text().splitlines():
+        row = json.loads(line)
         found.setdefault((row["model"], row["method"], row["epsilon"]), []).append(row)
 
     def cell(model: str, method: str, epsilon: float) -> str:
         rows = found.get((model, method, epsilon), [])
         if not rows:
             return "-"
-        means = (sum(row[name] for row in rows) / len(rows) for name in ("points", "seconds"))
-        return "{:.1f} / {:.0f}".format(*means)
+        each = [row["points"] for row in rows]
+        spread = f"\u00a0±\u00a0{np.std(each, ddof=1):.1f}" if len(each) > 1 else ""
+        seconds = np.mean([row["seconds"] for row in rows])
+        return f"{np.mean(each):.1f}{spread} / {seconds:.0f}"
 
-    private = ("gradients", "values", "Opacus")
+    private = ("gradients", "Opacus", "values", "0.2")
     keys = dict.fromkeys((m, e) for m, _, e in sorted(found, key=lambda key: key[2]) if e)
     lines = [
         [model, f"{epsilon:g}", *(cell(model, each, epsilon) for each in private)]
         + [cell(model, "Adam", 0.0)]
         for model, epsilon in sorted(keys)
     ]
-    header = ["model", "epsilon", *private[:2], "Opacus, untuned", "Adam, no privacy"]
-    return markdown(header, lines)
+    header = ["model", "epsilon", "gradients", "Opacus, untuned", "values", "values, 0.2"]
+    return markdown([*header, "Adam, no privacy"], lines)
 
 
 def _finetune_rows() -> list[Row]:
@@ -235,6 +302,8 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"utility": utility_in_short},
     "docs/benchmarks.md": {
         "utility": utility_in_full,
+        "margins": margins,
+        "costs": costs,
         "evaluations": evaluations,
         "finetune": finetune,
         "throughput": throughput,

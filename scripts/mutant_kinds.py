@@ -32,16 +32,15 @@ CLIPPED = (
     "audit --clip 1 --records 2000 --oracle naive --horizon 8 --first-batch 20 --sharing record"
 )
 PASSES = "audit --records 2000 --oracle naive --horizon 8 --first-batch 100 --passes 4"
-BLT = "audit --records 2000 --oracle variance-reduced --horizon 8 --mechanism blt"
 
-CLIP, SCHEDULE, MECHANISMS, NOISE, LATTICE = (
-    f"private/{name}.py" for name in ("clip", "schedule", "mechanisms", "noise", "lattice")
+CLIP, SCHEDULE, MECHANISMS, NOISE = (
+    f"private/{name}.py" for name in ("clip", "schedule", "mechanisms", "noise")
 )
-TERMS, GATE, ACCOUNTING, STATEMENT, COLUMNS = (
-    f"private/{name}.py" for name in ("terms", "gate", "accounting", "statement", "columns")
-)
+TERMS, GATE, ACCOUNTING = (f"private/{name}.py" for name in ("terms", "gate", "accounting"))
+STATEMENT = "planning/statement.py"
 LEDGER, SESSION, SHARING = (f"ledger/{name}.py" for name in ("ledger", "session", "storage"))
 GROUP = "processes/jax_group.py"
+LEAST_NOISE = "planning/noise.py"  # guarded by `Terms.within`
 
 
 def test_of(folder: str, file: str, name: str) -> str:

@@ -1,6 +1,7 @@
 """Put each privacy bug of `mutants_list.py` into a copy of the source, and see that it is caught.
 
     python scripts/mutants.py [words of a name ...]
+    python scripts/mutants.py --shard 3/12  # of twelve parts the third
 
 First everything that is to catch a mutant must pass on the source as it is. Then a mutant counts as
 caught when each of its catchers fails: tests by failing (not by an error on importing), an audit by
@@ -54,7 +55,8 @@ def mutated(mutant: Mutant, source: Path) -> str:
 
 
 def _run(arguments: list[str], source: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    path = os.pathsep.join([str(source), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
@@ -118,8 +120,13 @@ def check_catchers(catchers: Iterable[str]) -> list[str]:
 
 
 def main(words: list[str]) -> int:
-    """Try all mutants, or those whose names contain one of the words."""
+    """Try all mutants, or those whose names contain one of the words, or every n-th of them."""
+    part, parts = 1, 1
+    if words[:1] == ["--shard"]:
+        part, parts = map(int, words[1].split("/"))
+        words = words[2:]
     chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
+    chosen = chosen[part - 1 :: parts]
     console = Console(width=140)
     console.print(f"{len(chosen)} mutants; first everything without them ...")
     if problems := check_catchers(c for m in chosen for c in m.caught_by):
@@ -128,7 +135,7 @@ def main(words: list[str]) -> int:
     table = Table(title="Mutants", title_justify="left")
     for heading in ("name", "caught by", "seconds"):
         table.add_column(heading, justify="right" if heading == "seconds" else "left")
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_AT_ONCE if parts == 1 else 1) as pool:
         outcomes = []
         for outcome in pool.map(attempt, chosen):
             outcomes.append(outcome)

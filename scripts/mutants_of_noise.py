@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from mutant_kinds import (
-    BLT,
-    COLUMNS,
     GATE,
-    LATTICE,
+    LEAST_NOISE,
     MECHANISMS,
     NOISE,
     PAPER,
@@ -48,16 +46,14 @@ OF_NOISE = (
     ),
     mutant(
         "noise x 0.9: in the calibration",
-        TERMS,
+        LEAST_NOISE,
         "noise_std = float(np.max(moved / left))",
         "noise_std = 0.9 * float(np.max(moved / left))",
-        PAPER,
-        TIGHT,
         test_of("private", "sensitivity", "calibration_never_overshoots_and_wastes_nothing"),
     ),
     mutant(
         "noise x 0.9: in the sampler",
-        LATTICE,
+        NOISE,
         "return (_FACTOR * coarse + fine).astype(jnp.float64)",
         "return jnp.rint(0.9 * (_FACTOR * coarse + fine).astype(jnp.float64))",
         TIGHT,
@@ -144,21 +140,21 @@ OF_NOISE = (
     ),
     mutant(
         "half of the key is not used",
-        LATTICE,
+        NOISE,
         "body = [jnp.broadcast_to(key[i : i + 4, None], tail.shape) for i in (0, 4)]",
         "body = [jnp.broadcast_to(key[i : i + 4, None], tail.shape) for i in (0, 0)]",
         test_of("private", "noise", "all_256_bits_of_the_key_matter"),
     ),
     mutant(
         "a weak cipher",
-        LATTICE,
-        "_DOUBLE_ROUNDS = 10",
-        "_DOUBLE_ROUNDS = 4",
+        NOISE,
+        "BLOCK_WORDS, _DOUBLE_ROUNDS, _BLOCKS_OF_KERNEL = 16, 10, 256",
+        "BLOCK_WORDS, _DOUBLE_ROUNDS, _BLOCKS_OF_KERNEL = 16, 4, 256",
         test_of("private", "noise", "chacha20_is_the_one_of_rfc_8439"),
     ),
     mutant(
         "a weak cipher in the kernel of a graphics card",
-        LATTICE,
+        NOISE,
         "(column + diagonal * row) % 4",
         "column",
         test_of("private", "noise", "the_kernel_for_graphics_cards_gives_the_same_words"),
@@ -207,7 +203,6 @@ OF_NOISE = (
         MECHANISMS,
         "return xp.sqrt(square) * _ROUND_UP",
         "return 0.5 * xp.sqrt(square) * _ROUND_UP",
-        BLT,
         test_of("private", "mechanisms", "no_column_is_longer_than_one"),
     ),
     *(
@@ -236,14 +231,14 @@ OF_NOISE = (
     ),
     mutant(
         "our own columns on trust",
-        COLUMNS,
+        MECHANISMS,
         "if not np.all(norms[::-1] <= scaling):",
         "if not np.all(norms[::-1] <= 2 * scaling):",
         test_of("private", "mechanisms", "our_own_columns_are_not_taken_on_trust"),
     ),
     mutant(
         "columns of a mechanism from elsewhere on trust",
-        COLUMNS,
+        MECHANISMS,
         "    return _measured(mechanism)\n",
         "    return Columns(mechanism.column_norms(), mechanism.column_counts())\n",
         test_of("private", "mechanisms", "a_mechanism_that_would_void_the_guarantee_is_refused"),

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from mutant_kinds import GATE, LEDGER, NOISE, SCHEDULE, STATEMENT, TERMS, mutant, test_of
+from mutant_kinds import (
+    GATE,
+    LEAST_NOISE,
+    LEDGER,
+    NOISE,
+    SCHEDULE,
+    STATEMENT,
+    TERMS,
+    mutant,
+    test_of,
+)
 
 SECRET_BATCHES, ACCOUNT = "private/secret_batches.py", "ledger/account.py"
 AUDIT = test_of("insight", "secret_audit", "a_plan_with_secret_batches_holds_and_is_nearly_reached")
@@ -17,7 +27,7 @@ SAMPLED = test_of("private", "secret_samples", "against_monte_carlo")
 WORST = test_of("private", "secret_gate", "a_worst_case_reaches_the_length_that_is_accounted_for")
 HALF = test_of("private", "secret_gate", "leaving_out_is_half_of_replacing")
 _ORDER = "secret_steps(secret.words(), pass_index, self.records, self.blocks_per_pass)"
-_LAW = "law = _law_of_mean(max(c, _LEAST), steps, _TAIL * secrecy)"
+_LAW = "law = _law_of_pass(max(c, _LEAST), steps, made, _TAIL * secrecy)"
 
 OF_SECRECY = (
     mutant(
@@ -77,9 +87,9 @@ OF_SECRECY = (
     ),
     mutant(
         "a slack that costs nothing: of several runs",
-        STATEMENT,
-        "sum(getattr(each, name) for each in statements) for name in",
-        "max(getattr(each, name) for each in statements) for name in",
+        TERMS,
+        "secrecy = sum(each.secrecy for each in promises)",
+        "secrecy = max(each.secrecy for each in promises)",
         test_of("private", "statement", "secrecies_of_parts_add_up"),
     ),
     mutant(
@@ -112,17 +122,24 @@ OF_SECRECY = (
         test_of("private", "secret_batches", "two_steps_against_the_integral"),
     ),
     mutant(
+        "fewer steps of a pass than are made",
+        SCHEDULE,
+        "return min(self.blocks, self.blocks_per_pass)",
+        "return max(1, min(self.blocks, self.blocks_per_pass) // 2)",
+        test_of("private", "secret_gate", "a_part_of_a_pass_is_accounted_for_as_what_is_made"),
+    ),
+    mutant(
         "steps that the schedule does not have",
         TERMS,
-        "presence = presence_mu(length, schedule.blocks_per_pass, schedule.secrecy)",
-        "presence = presence_mu(length, 2 * schedule.blocks_per_pass, schedule.secrecy)",
+        "* presence_mu(length, *steps)",
+        "* presence_mu(length, 2 * steps[0], *steps[1:])",
         WORST,
     ),
     mutant(
         "noise for steps that the schedule does not have",
-        TERMS,
-        "length = longest(length * (1 - 1e-6), schedule.blocks_per_pass, schedule.secrecy)",
-        "length = longest(length * (1 - 1e-6), 2 * schedule.blocks_per_pass, schedule.secrecy)",
+        LEAST_NOISE,
+        "length = longest(length * (1 - 1e-6), *steps)",
+        "length = longest(length * (1 - 1e-6), 2 * steps[0], *steps[1:])",
         test_of("private", "secret_gate", "calibration_never_overshoots_and_wastes_little"),
         AUDIT,
     ),
@@ -136,15 +153,15 @@ OF_SECRECY = (
     mutant(
         "leaving out claimed for replacing: in the cost",
         TERMS,
-        "return PRESENCES[self.neighbours] * presence",
-        "return presence",
+        "return PRESENCES[self.neighbours] * presence_mu",
+        "return presence_mu",
         HALF,
         WORST,
     ),
     mutant(
         "leaving out claimed for replacing: in the noise",
-        TERMS,
-        "length /= often * PRESENCES[neighbours]",
+        LEAST_NOISE,
+        "length /= often * PRESENCES[terms.neighbours]",
         "length /= often",
         test_of("private", "secret_gate", "calibration_never_overshoots_and_wastes_little"),
         AUDIT,

@@ -187,7 +187,10 @@ def main(trees: list[str]) -> int:
     for run, arrays in found[0].items():
         for name, before in arrays.items():
             one, two = np.asarray(before), np.asarray(found[1][run][name])
-            if not np.array_equal(one, two, equal_nan=True):
+            if one.shape != two.shape:
+                print(f"{run}: {name} has another shape, {one.shape} and {two.shape}")
+                wrong = 1
+            elif not np.array_equal(one, two, equal_nan=True):
                 off = np.nanmax(np.abs(one - two) / np.maximum(np.abs(one), 1e-300))
                 print(f"{run}: {name} differs by up to {off:.2g} of its size")
                 wrong = 1

@@ -105,7 +105,7 @@ def _outputs(equation: Any, inputs: list[bool], step: bool, walks: list[Walk]) -
     if equation.params.get("name") == value_of_a_record.__name__:
         walks[-1].append(frames[0][0])
         return [True]
-    step = step or any(name == "take_step" for _, name in frames)
+    step = step or any(name in ("take_step", "step_of_window") for _, name in frames)
     if not step:
         # The driver's own loop over steps: each turn is a walk of its own, and ends with it.
         for body, _ in bodies:
@@ -353,7 +353,7 @@ def by_torch(_: bs.Plan) -> tuple[list[Walk], Walk]:
 def by_service(_: bs.Plan) -> tuple[list[Walk], Walk]:
     """The service: an answer is sealed into its database, and comes back when its step closes."""
 
-    from blindstep.serve import closing, design, voting
+    from blindstep.serve import closing, voting
     from blindstep.serve.database import Database
     from blindstep.serve.keys import Address, Secrets
     from blindstep.serve.spec import StudySpec
@@ -361,7 +361,7 @@ def by_service(_: bs.Plan) -> tuple[list[Walk], Walk]:
     from blindstep.serve.voting import Vote
 
     secrets = Secrets(bytes(range(32)))
-    asked = {"name": "colours", "people": 96, "epsilon": 1}
+    asked = {"name": "colours", "people": 96, "epsilon": 1, "despite_noise": True}
     asked["parameters"] = [{"name": "red", "low": -1, "high": 1}]
     with tempfile.TemporaryDirectory() as directory:
         database = Database(f"sqlite:///{directory}/votes.db")
@@ -372,7 +372,8 @@ def by_service(_: bs.Plan) -> tuple[list[Walk], Walk]:
         voting.serve(database, number, [person], [])
         addresses = [Address(number, 0, person, part) for part in (0, 1)]
         studies.design(number).compile(1)
-        with traced(design, "step_from_answers") as walks, watched() as seen:
+        program = studies.design(number).program
+        with traced(program, "step_of_window") as walks, watched() as seen:
             sealed = [Vote(each, secrets.seal(each, VALUE)) for each in addresses]
             voting.serve(database, number, [], sealed)
             studies.end_window(studies.row(number)["id"])

@@ -43,7 +43,7 @@ def test_table_and_type_checkers_name_the_same():
         for alias in node.names
     }
     homes = {name: f"blindstep.{home}" for name, home in blindstep._HOMES.items()}
-    assert told == homes | {"errors": "blindstep"}
+    assert told == homes | {"errors": "blindstep", "callbacks": "blindstep.run"}
 
 
 def test_every_public_name_is_there():

@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from blindstep.estimate.bounds import Bounds
+from blindstep.ledger.budget import Privacy
 from blindstep.planning.planner import plan
 from blindstep.planning.tight import Tight
-from blindstep.private.statement import Privacy
 from blindstep.run.minimize import minimize
 from blindstep.run.result import Result
 

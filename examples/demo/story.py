@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from blindstep.private.statement import Privacy
+from blindstep.ledger.budget import Privacy
 from blindstep.run.result import Result
 
 # Epsilon of rows without privacy: the same code runs, with little noise. It protects nobody.

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Int
 
+from blindstep.ledger.budget import Privacy
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import plan
 from blindstep.planning.questions import Questions
-from blindstep.private.statement import Privacy
 from blindstep.run.ask_tell import Optimizer
 from blindstep.run.progress import RunProgress
 from blindstep.run.result import Result

@@ -7,6 +7,7 @@
   const score = (one, weights) => names.reduce((sum, name) => sum + one[name] * weights[name], 0);
 
   document.getElementById("vote").addEventListener("blindstep:show", (event) => {
+    event.preventDefault();  // drawn here: the page need not be loaded again
     const weights = event.detail.parameters;
     const best = Array.from({ length: 10 }, film).sort((a, b) => score(b, weights) - score(a, weights))[0];
     const strongest = names.slice().sort((a, b) => best[b] - best[a]);

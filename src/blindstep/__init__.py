@@ -15,42 +15,46 @@ if TYPE_CHECKING:  # what type checkers and editors see; a test holds it against
     from blindstep.insight.audit import audit as audit
     from blindstep.insight.certificate import certificate as certificate
     from blindstep.insight.hand_over import hand_over as hand_over
+    from blindstep.insight.membership import Canaries as Canaries
     from blindstep.insight.report import report as report
+    from blindstep.ledger.budget import Privacy as Privacy
     from blindstep.losses.data_frames import encode as encode
     from blindstep.losses.engines import Host as Host
     from blindstep.losses.people import People as People
     from blindstep.planning.auto import Auto as Auto
-    from blindstep.planning.klt import Klt as Klt
+    from blindstep.planning.paper import Klt as Klt
     from blindstep.planning.paper import Paper as Paper
     from blindstep.planning.plan import Plan as Plan
     from blindstep.planning.planner import plan as plan
     from blindstep.planning.questions import Questions as Questions
     from blindstep.planning.tight import Tight as Tight
-    from blindstep.private.statement import Privacy as Privacy
+    from blindstep.run import callbacks as callbacks
     from blindstep.run.ask_tell import Optimizer as Optimizer
     from blindstep.run.minimize import minimize as minimize
     from blindstep.run.result import Result as Result
     from blindstep.run.tune import tune as tune
     from blindstep.run.value import value as value
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Where each name lives. It is imported when it is first asked for (PEP 562): JAX takes a second to
 # import, and nobody who asks for help or catches an error need wait for it.
 _HOMES = {
     "Auto": "planning.auto",
     "Bounds": "estimate.bounds",
+    "Canaries": "insight.membership",
     "Host": "losses.engines",
-    "Klt": "planning.klt",
+    "Klt": "planning.paper",
     "Optimizer": "run.ask_tell",
     "Paper": "planning.paper",
     "People": "losses.people",
     "Plan": "planning.plan",
-    "Privacy": "private.statement",
+    "Privacy": "ledger.budget",
     "Questions": "planning.questions",
     "Result": "run.result",
     "Tight": "planning.tight",
     "audit": "insight.audit",
+    "callbacks": "run.callbacks",
     "certificate": "insight.certificate",
     "encode": "losses.data_frames",
     "errors": "errors",

@@ -21,14 +21,20 @@ import difflib
 import functools
 import inspect
 import math
-from collections.abc import Callable
+import sys
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar, dataclass_transform
 
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
 _Record = TypeVar("_Record", bound=type)
+
+
+_Kind = TypeVar("_Kind", bound=type)
 
 
 class BlindstepError(Exception):
@@ -75,6 +81,30 @@ class RunsInEvaluationMode(UserWarning):
     """A model with layers that behave differently in training: they run as in evaluation."""
 
 
+class IgnoredArguments(UserWarning):
+    """Training arguments that a private run finds itself, or has no use for."""
+
+
+# Frames between a call and what warns that are nobody's line: ours, and those of decorators.
+_NOT_A_CALLER = ("blindstep", "beartype", "jaxtyping", "contextlib")
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line that called this package, which its owner can change; not at one of ours.
+
+    Python shows a warning once for a line and its words, so a call in which plan, driver and ledger all
+    look at the same budget tells it once.
+    """
+    level, frame = 2, sys._getframe(1)
+    while frame is not None and _root(frame.f_globals) in _NOT_A_CALLER:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _root(names: dict[str, Any]) -> str:
+    return str(names.get("__name__", "")).partition(".")[0]
+
+
 def positive(name: str, value: object, remedy: str = "give a finite number above 0") -> float:
     """Return `value` as a float, or raise: it must be a finite real number above zero."""
     number = finite(name, value, remedy)
@@ -96,6 +126,8 @@ def finite(name: str, value: object, remedy: str = "give a finite number") -> fl
 
 def count(name: str, value: object, least: int = 1) -> int:
     """Return `value` as an int, or raise: a whole number of at least `least`, within 64 bits."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # such as 1e6
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise InvalidArgument(
             f"{name} must be a whole number of at least {least}, got {value!r}: give an integer."
@@ -117,8 +149,21 @@ def probability(name: str, value: object) -> float:
     return number
 
 
-def answers_typos(function: Callable[_Arguments, _Answer]) -> Callable[_Arguments, _Answer]:
-    """The same function, which answers an argument that it does not have with the nearest name."""
+def fraction(name: str, value: object) -> float:
+    """Return `value` as a float, or raise: it must be at least 0 and below 1."""
+    number = finite(name, value, "give one of at least 0 and below 1")
+    if not 0.0 <= number < 1.0:
+        raise InvalidArgument(f"{name} must be at least 0 and below 1, got {value!r}: give less.")
+    return number
+
+
+def answers_typos(
+    function: Callable[_Arguments, _Answer], instead: Mapping[str, str] = MappingProxyType({})
+) -> Callable[_Arguments, _Answer]:
+    """The same function, which answers an argument that it does not have with the nearest name.
+
+    Or with what to do `instead`, for an argument that others have.
+    """
     called = function.__qualname__.removesuffix(".__init__")
     names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
 
@@ -128,6 +173,9 @@ def answers_typos(function: Callable[_Arguments, _Answer]) -> Callable[_Argument
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
                 remedy = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}."
+                if "privacy" in names and name in ("epsilon", "delta", "mu"):
+                    remedy = "give privacy=Privacy(epsilon=1, delta=1e-5), a budget."
+                remedy = instead.get(name, remedy)
                 raise InvalidArgument(f"{called}() has no argument {name!r}: {remedy}")
         return function(*args, **kwargs)
 
@@ -140,6 +188,36 @@ def typed_record(cls: _Record) -> _Record:
     made: Any = dataclass(frozen=True)(cls)
     made.__init__ = answers_typos(made.__init__)
     return made
+
+
+class Names(dict[str, _Kind]):
+    """Classes by their `name`: those of this package, and those of anyone who derives one."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what  # what messages call one of them
+
+    def add(self, cls: _Kind) -> None:
+        """Take a class that has a `name` of its own; another class of that name is refused."""
+        name = vars(cls).get("name")
+        if not isinstance(name, str):
+            return
+        there = self.get(name, cls)
+        if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise InvalidArgument(
+                f"there is a {self.what} {name!r} already, {there.__module__}.{there.__qualname__}: "
+                f"give {cls.__qualname__} another name."
+            )
+        self[name] = cls
+
+    def find(self, name: object) -> _Kind:
+        """The class of this name."""
+        if not isinstance(name, str) or name not in self:
+            raise InvalidArgument(
+                f"no {self.what} {name!r}: there are {', '.join(self)}. For one of your own, import "
+                "the module that defines it first."
+            )
+        return self[name]
 
 
 class EngineLost(BlindstepError):

@@ -19,9 +19,9 @@ from benchmarks.data import Split, read_libsvm
 from scipy import stats
 
 from blindstep.errors import InvalidArgument
+from blindstep.ledger.budget import Privacy
 from blindstep.losses.pytrees import ParameterSpace
 from blindstep.private import accounting
-from blindstep.private.statement import Privacy
 
 pytestmark = pytest.mark.slow  # of the benchmarks, not of the library
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from benchmarks import evaluations, simulator
-from benchmarks.evaluations import PUBLIC, REFERENCE, SECRET, File, climb, mean_ratio, table
+from benchmarks.evaluations import BEFORE, REFERENCE, SECRET, File, climb, mean_ratio, table
 from benchmarks.poisson import noise_multiplier
 
 from blindstep.private import accounting
@@ -25,9 +25,9 @@ def ladder(tmp_path, monkeypatch):
     """Methods whose scores rise with evaluations, without any run."""
     asked = []
 
-    def made(problem, epsilon, method, each, seeds):
+    def made(problem, epsilon, method, each, seeds, before):
         asked.append((method, each))
-        needs = {REFERENCE: 1, SECRET: 32, PUBLIC: 256}.get(method, math.inf)
+        needs = {REFERENCE: 1, SECRET: 32, BEFORE: 256}.get(method, math.inf)
         mean = 90.0 if each >= needs else 80.0
         row = {"problem": problem, "epsilon": epsilon, "method": method, "evaluations": each}
         return {**row, "seeds": seeds, "mean": mean, "scores": [mean] * seeds, "asked": each}
@@ -35,25 +35,35 @@ def ladder(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluations, "made", made)
     monkeypatch.setattr(evaluations.problems, "made", lambda name: name)
     monkeypatch.setattr(evaluations, "most_of", lambda problem: 1024)
-    return File(tmp_path / "rows.jsonl", 2), asked
+    return File(tmp_path / "rows.jsonl", 2, None), asked
 
 
 def test_a_method_climbs_until_it_is_there_and_goes_on_from_the_file(ladder):
     file, asked = ladder
-    climb(file, "spam", 1.0, (SECRET, PUBLIC))
-    assert [each for method, each in asked if method == SECRET] == [16, 32]
-    assert [each for method, each in asked if method == PUBLIC] == [16, 32, 64, 128, 256]
+    climb(file, "spam", 1.0, (SECRET, BEFORE))
+    assert [each for method, each in asked if method == SECRET] == [8, 16, 32]
+    assert [each for method, each in asked if method == BEFORE] == [8, 16, 32, 64, 128, 256]
     number = len(asked)
-    again = File(file.path, 2)
+    again = File(file.path, 2, None)
     assert again.rows == [json.loads(line) for line in file.path.read_text().splitlines()]
-    climb(again, "spam", 1.0, (SECRET, PUBLIC, "DPZero"))
+    climb(again, "spam", 1.0, (SECRET, BEFORE, "DPZero"), 89.0)
     assert {method for method, _ in asked[number:]} == {"DPZero"}
-    assert len(asked) == number + 7  # 16 .. 1024, and never there
+    assert len(asked) == number + 8  # 8 .. 1024, and never there
     (line,) = [line for line in table(again).splitlines() if line.startswith("| spam")]
     cells = [cell.strip() for cell in line.split("|")[1:-1]]
     assert cells == ["spam", "1", "90.0", "32", "256", "-", "not (80.0)", "8.0"]
     assert mean_ratio(again, 1.0) == pytest.approx(8.0)
     assert math.isnan(mean_ratio(again, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("begin", "asked"), [(64, [64, 32, 16]), (16, [16, 32]), (512, [512, 256, 128, 64, 32, 16])]
+)
+def test_a_method_may_begin_anywhere(ladder, begin, asked):
+    """It goes down as long as it is there: what it finds does not hang on where it begins."""
+    file, made = ladder
+    climb(file, "spam", 1.0, (SECRET,), 89.0, begin)
+    assert [each for _, each in made] == asked
 
 
 def test_the_simulator_is_planned_in_minutes_and_its_optimum_is_the_median():

@@ -10,14 +10,23 @@ import dataclasses
 import json
 import math
 import os
+import sys
 
 import jax
 import numpy as np
 import pytest
-from benchmarks import problems, utility, utility_methods, utility_problems, utility_votes
+from benchmarks import (
+    problems,
+    untouched,
+    untuned,
+    utility,
+    utility_methods,
+    utility_problems,
+    utility_votes,
+)
 from benchmarks.data import Split
 from benchmarks.problems import Problem
-from benchmarks.utility_methods import BLINDSTEP, FREE, METHODS, Contest, Entrant
+from benchmarks.utility_methods import BLINDSTEP, FREE, METHODS, Contest, Entrant, Scored
 from benchmarks.utility_votes import VoteSetting
 from examples.demo import votes
 from scipy import stats
@@ -131,14 +140,15 @@ def test_every_tuned_method_has_as_many_settings_and_the_same_most_evaluations(m
     asked = utility_votes.contest()
     for contest in (given, asked):
         for name, entrant in contest.entrants.items():
-            tuned = name not in (BLINDSTEP, utility_methods.GRADIENTS)
+            tuned = name not in utility_methods.NOTHING_TUNED
             assert len(entrant.settings) == (utility_methods.SETTINGS if tuned else 1), name
             assert len(set(entrant.settings)) == len(entrant.settings), name
     assert set(METHODS) - set(given.entrants) == set()
-    assert set(METHODS) - set(asked.entrants) == {"blindstep, gradients", "DP-AggZO"}
+    without = {"blindstep, gradients", "Opacus", "diffprivlib", "DP-AggZO"}
+    assert set(METHODS) - set(asked.entrants) == without
     privacy = bs.Privacy(mu=1.0)
-    for turned in given.entrants["blindstep, tuned"].settings:
-        about = (make(), RECORDS, privacy, turned, given.evaluations, "values")
+    for turned in given.entrants["first order, tuned"].settings:
+        about = (make(), RECORDS, privacy, turned, given.evaluations)
         assert utility_methods.turned_plan(*about).evaluations <= given.evaluations * RECORDS
     for name in ("DP-AggZO", "DPZero"):
         made = [2 * s.directions * s.passes for s in given.entrants[name].settings]
@@ -150,7 +160,7 @@ def test_blindstep_stays_below_the_most_evaluations():
     problem = small()
     entrants = utility_methods.contest(problem).entrants
     privacy = bs.Privacy(epsilon=1, delta=1e-3)
-    for name in (BLINDSTEP, "blindstep, tuned"):
+    for name in (BLINDSTEP, "first order, tuned"):
         made, points = entrants[name].path(entrants[name].settings[0], privacy, 0)
         assert made[0] == 0.0
         assert len(made) == len(points) <= 17
@@ -158,20 +168,16 @@ def test_blindstep_stays_below_the_most_evaluations():
         assert list(made) == sorted(made)
 
 
-def test_first_order_has_the_plans_of_values():
-    entrants = utility_methods.contest(small()).entrants
-    values, exact = (entrants[n].settings for n in ("blindstep, tuned", "first order, tuned"))
-    assert values == exact
+def test_first_order_has_our_own_plan_on_gradients_turned():
     budget = bs.Privacy(mu=1.0)
-    plans = [
-        utility_methods.turned_plan(small(), 1_000, budget, turned, 1_000, estimate)
-        for turned in (utility_methods.Turned(1.0, 1.0, 1.0), utility_methods.Turned(2.0, 2.5, 0.4))
-        for estimate in ("values", "gradient")
-    ]
-    assert [plan.estimate for plan in plans] == ["values", "gradient"] * 2
-    for own, turned in zip(plans[:2], plans[2:], strict=True):
-        assert turned.bounds.clip == 2.5 * own.bounds.clip
-        assert turned.passes == round(0.4 * own.passes)
+    own, fewer, turned = (
+        utility_methods.turned_plan(small(), 1_000, budget, utility_methods.Turned(*each), 1_000)
+        for each in [(1.0, 1.0, 1.0), (1.0, 1.0, 0.4), (2.0, 2.5, 0.4)]
+    )
+    assert {type(plan.estimate).__name__ for plan in (own, fewer, turned)} == {"Gradients"}
+    # Fewer steps have a clip of their own, which is then turned.
+    assert turned.bounds.clip == 2.5 * fewer.bounds.clip
+    assert turned.passes == fewer.passes == round(0.4 * own.passes)
 
 
 def test_places_of_a_path_are_equally_far_apart_and_end_at_its_end():
@@ -207,8 +213,8 @@ def test_gradients_are_the_same_call_on_the_surrogate(monkeypatch):
     problem, calls = flat(), []
     budget = bs.Privacy(epsilon=1, delta=1e-3)
 
-    def minimize(loss, start, records, **options):
-        calls.append((loss, options))
+    def minimize(loss, start, records, privacy, method):
+        calls.append((loss, privacy, method))
         raise StopIteration
 
     monkeypatch.setattr(bs, "minimize", minimize)
@@ -217,10 +223,9 @@ def test_gradients_are_the_same_call_on_the_surrogate(monkeypatch):
         with pytest.raises(StopIteration):
             entrants[name].points(None, budget, 0, False)
     cap = utility_methods.most_evaluations(RECORDS) * len(problem.split.train["label"])
-    given = {"privacy": budget, "evaluations": cap}
     assert calls == [
-        (problem.loss, given),
-        (problem.reference_loss, given | {"estimate": "gradient"}),
+        (problem.loss, budget, bs.Auto(evaluations=cap)),
+        (problem.reference_loss, budget, bs.Auto(evaluations=cap, estimate="gradient")),
     ]
 
 
@@ -228,10 +233,73 @@ def test_a_trial_that_was_lucky_once_is_not_chosen():
     """Two were luckier than the good one at first, so it has to be among the finalists."""
 
     def points(setting, privacy, seed, trial):
-        return 80.0 if setting == "good" else 90.0 if seed == utility.TUNING_SEED else 60.0
+        found = 80.0 if setting == "good" else 90.0 if seed == utility.TUNING_SEED else 60.0
+        return Scored(found, 8.0)
 
     entrant = Entrant(["lucky", "luckier", "good"], points, lambda *_: ([], []))
     assert utility.choose(entrant, None) == ("good", 80.0)
+
+
+def test_what_is_asked_of_opacus_gives_the_budget_to_a_record_that_is_replaced():
+    """Replacing is two changes: epsilons add up, and the first delta counts exp(epsilon / 2) times."""
+    for epsilon, delta in [(1.0, 1e-5), (0.1, 1e-6)]:
+        half, share = untuned.half_budget(bs.Privacy(epsilon, delta))
+        assert 2 * half == pytest.approx(epsilon)
+        assert share * (1 + math.exp(half)) == pytest.approx(delta)
+
+
+@pytest.mark.parametrize("make", [small, network, regression, flat])
+def test_opacus_trains_the_problem_that_the_others_have(make):
+    """With hardly any noise it lowers the very loss that the others are given."""
+    problem = make()
+    if make is flat:
+        problem = dataclasses.replace(problem, reference_loss=problems.capped_svm)
+    found = untuned.opacus(problem, problem.split.train, bs.Privacy(20.0, 0.01), None, 0)
+    assert jax.tree.structure(found.params) == jax.tree.structure(problem.start(0))
+
+    def mean(params):
+        losses = jax.vmap(problem.reference_loss, (None, 0))(params, problem.split.train)
+        return float(losses.mean())
+
+    assert mean(found.params) < mean(problem.start(0))
+
+
+def test_rows_of_diffprivlib_are_wanted_where_it_can_be_imported(monkeypatch):
+    """It cannot with scikit-learn 1.6 and later; `make bench` gives it an environment of its own."""
+    asked = utility.parse(["--only", "spam", "--method", "diffprivlib", "--epsilon", "1"])
+    entrant = Entrant([None], lambda *_: Scored(1.0, 1.0), lambda *_: ([], []))
+    given = Contest("spam", 3_681, 58, 1e-5, 4_096, {"diffprivlib": entrant})
+    monkeypatch.setattr(utility, "contest_of", lambda name, units: given)
+    for here in (True, False):
+        monkeypatch.setattr(untuned, "finds_diffprivlib", lambda here=here: here)
+        assert len(utility.wanted(asked)) == here
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "diffprivlib.models", None)
+    assert not untuned.finds_diffprivlib()
+
+
+# The four that nothing was set by.
+
+
+def test_a_choice_is_judged_by_the_highest_utility():
+    features = np.array([[[1.0], [0.0]], [[0.0], [1.0]], [[2.0], [1.0]]], np.float32)
+    records = {"features": features, "label": np.array([0, 0, 0])}
+    assert untouched.choice_points(np.array([1.0]), records) == pytest.approx(200 / 3)
+    given = {"features": features[0], "label": np.array(0)}
+    expected = math.log(1 + math.exp(-1))
+    assert float(untouched.choice(np.array([1.0]), given)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", utility.UNTOUCHED)
+def test_an_untouched_table_is_whole_and_holds_its_answer_in_no_feature(name):
+    problem = untouched.made(name)
+    for part in (problem.split.train, problem.split.test):
+        features, label = part["features"], part["label"].astype(float)
+        assert np.all(np.isfinite(features))
+        assert np.abs(features).max() <= 10
+        flat = features.reshape(len(features), -1)
+        varying = flat[:, flat.std(0) > 0]
+        assert all(abs(np.corrcoef(column, label)[0, 1]) < 0.8 for column in varying.T)
 
 
 # Votes.
@@ -250,10 +318,9 @@ def test_everybody_votes_twice_at_most_and_in_one_batch(monkeypatch):
     assert set(asked) == {2}
     asked[:] = 0
     privacy = bs.Privacy(epsilon=1, delta=1e-5)
-    setting = utility_votes.Asking(steps=16, smoothing=1.0, length=5.0)
-    found = utility_votes.ask_everybody(utility_votes.explicit_plan(users, privacy, setting), crowd)
-    assert asked.max() == 2
-    assert found.shape == (2, votes.WEIGHTS)
+    found = utility_votes.ask_everybody(votes.plan_votes(users, privacy), crowd)
+    assert asked.max() <= 2
+    assert found.shape[1] == votes.WEIGHTS
 
 
 @pytest.mark.parametrize("clip", [0.5, 2.0])
@@ -325,7 +392,7 @@ def test_a_run_goes_on_from_the_rows_that_are_there(tmp_path, monkeypatch, capsy
         calls.append((setting, privacy and privacy.epsilon, trial))
         if len(calls) == 7:
             raise KeyboardInterrupt  # in the second row
-        return 50.0
+        return Scored(50.0, 8.0)
 
     entrant = Entrant(settings, points, lambda *_: ([0.0, 8.0], [40.0, 50.0]))
     given = Contest("spam", 3_681, 58, 1e-5, 4_096, {BLINDSTEP: entrant})
@@ -355,6 +422,9 @@ def test_a_run_goes_on_from_the_rows_that_are_there(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(bs, "__version__", "another")
     utility.main([*command, "--epsilon", "1"])
     assert len(calls) == 7 + 5 * seeds
+    there = utility.read_rows(target)
+    utility.main(["--merge", str(target), "--results", str(tmp_path / "another.json")])
+    assert utility.read_rows(tmp_path / "another.json") == there
     assert not any(trial for _, _, trial in calls)
     assert "0 rows to make" in capsys.readouterr().out
 

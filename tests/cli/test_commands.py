@@ -43,7 +43,7 @@ def test_plan_json():
     assert out["horizon"] == 7
     assert out["estimate"].keys() == {
         *("kind", "directions", "smoothing"),
-        *("sampler", "sharing", "sides"),
+        *("sampler", "sharing", "sides", "breadth"),
     }
     assert out["epsilon"] == pytest.approx(4.3772, abs=1e-4)
 

@@ -10,6 +10,7 @@ import pytest
 
 import blindstep as bs
 from blindstep.cli.data_files import check_finite, read_data
+from blindstep.cli.problem_file import load_problem
 from blindstep.errors import InvalidArgument
 from storage_helpers import failing
 
@@ -56,6 +57,23 @@ def test_columns_are_named_where_some_of_their_names_were_given(tmp_path):
     assert SECRET not in str(caught.value)
     with pytest.raises(InvalidArgument, match="line 2, column 'left', is empty: fill it"):
         read_data(written(tmp_path, "age,left\n30,\n"), (), ("age",))
+
+
+def test_columns_are_named_where_the_problem_file_speaks_of_one(tmp_path):
+    """Other words in it are no names: a record without a line of names may well begin with one."""
+    (tmp_path / "problem.py").write_text(
+        "params, data = 0.0, 'people.csv'\n"
+        "def loss(p, record):\n    return abs(p - record['left'])\n"
+        f"colleagues = ({SECRET!r}, 'Charles Babbage')\n"
+    )
+    for text, says in (
+        ("age,left\n30,\n", "line 2, column 'left', is empty"),
+        (f"{SECRET},36a\n1,2\n3,\n", "line 3, column 2, is empty"),
+    ):
+        written(tmp_path, text)
+        with pytest.raises(InvalidArgument, match=says) as caught:
+            load_problem(tmp_path / "problem.py")
+        assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize(

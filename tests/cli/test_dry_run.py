@@ -79,8 +79,8 @@ def test_a_dry_run_of_a_run_that_finds_its_scales_says_all_that_it_costs(folder)
         * told["plan"]["horizon"]
     )
     asked, compared = (told["plan"][part]["batch"] for part in ("calibration", "comparison"))
-    assert told["cost"]["evaluations"] == steps + 4 * asked * (1 + 2 * 3) + 3 * compared * 3
-    # Calibrations along three axes, and three comparisons of two points with the start.
+    assert told["cost"]["evaluations"] == steps + 4 * asked * (1 + 2 * 3) + 3 * compared * 2
+    # Calibrations along three axes, and three comparisons of one point with the start.
     assert told["cost"]["epsilon"] == 2.0
     assert told["cost"]["mu"] == pytest.approx(told["plan"]["mu"], rel=1e-6)  # looks and steps
     assert not (folder / "problem-run").exists()
@@ -103,6 +103,29 @@ def test_a_dry_run_adds_to_what_a_ledger_holds_and_keeps_to_its_budget(folder):
     assert fits.exit_code == 0, fits.output
     assert "With what the ledger holds" in fits.stdout
     assert files(folder) == before
+
+
+def test_a_dry_run_refuses_a_run_directory_of_another_plan_as_the_run_does(folder):
+    assert train().exit_code == 0
+    before = files(folder)
+    for dry in ((), ("--dry-run",)):
+        done = train("--passes", "3", *dry)
+        assert done.exit_code == 2
+        assert "is another plan than the one given" in " ".join(done.stderr.split())
+    assert files(folder) == before
+
+
+def test_numbers_may_be_written_as_people_write_them(folder):
+    budget = ("train", "problem.py", "--epsilon", "2", "--dry-run", "--json")
+    told = [
+        json.loads(CliRunner().invoke(app, [*budget, "--evaluations", number]).stdout)
+        for number in ("1e5", "100000")
+    ]
+    assert told[0]["plan"] == told[1]["plan"]
+    assert told[0]["cost"]["evaluations"] <= 1e5
+    refused = CliRunner().invoke(app, [*budget, "--evaluations", "1.5"])
+    assert refused.exit_code == 2
+    assert "'1.5' is not a whole number" in " ".join(refused.stderr.replace("│", "").split())
 
 
 @pytest.mark.parametrize(

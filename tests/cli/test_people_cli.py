@@ -111,7 +111,7 @@ def test_identifiers_are_read_from_every_kind_of_file(folder, monkeypatch, data)
             ["--people", "nobody"],
             "data has no column 'nobody', which --people names",
         ),
-        ("'people.csv'", ["--rows", "3"], "column 2, is not a number"),
+        ("'people.csv'", ["--rows", "3"], "column 'name', is not a number"),
         ("'text.parquet'", [], "is of type string"),
         ("__import__('numpy').zeros((9, 2))", ["--people", "name"], "give columns by name"),
         ("{'name': __import__('numpy').zeros(9)}", ["--people", "name"], "no column but 'name'"),

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from blindstep.cli import app
 from blindstep.cli import train as command
 from blindstep.ledger import data_ledger
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.ledger import Ledger
+from blindstep.planning.statement import round_up
 from blindstep.private import accounting
-from blindstep.private.statement import Privacy, round_up
 
 PROBLEM = """
 import jax.numpy as jnp

@@ -11,9 +11,9 @@ from blindstep.cli import app
 from blindstep.cli import train as command
 from blindstep.estimate.bounds import Bounds
 from blindstep.ledger import data_ledger
+from blindstep.ledger.budget import Privacy
 from blindstep.planning.auto import Auto
 from blindstep.planning.planner import plan as make_plan
-from blindstep.private.statement import Privacy
 
 GOOD = """
 import jax.numpy as jnp
@@ -135,7 +135,7 @@ def test_a_run_without_a_radius_is_that_of_four_arguments(folder, monkeypatch):
 
 def test_people_share_the_evaluations_of_their_rows(folder, monkeypatch):
     """By default each record has 8 rows, so as many fewer records are evaluated."""
-    monkeypatch.setattr(command.planned, "of_compiled", lambda *_: 2**16)
+    monkeypatch.setattr(command.planned, "of_compiled", lambda *_: 2**12)  # a sixteenth
     whose = "{'who': __import__('numpy').arange(2_000), 'height': H, 'weight': H}"
     (folder / "problem.py").write_text(
         GOOD.replace('"people.csv"', whose.replace("H", "__import__('numpy').ones(2_000)"))

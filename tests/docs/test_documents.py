@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from typer.testing import CliRunner
 
 from blindstep import Result
 from blindstep.cli import app
+from blindstep.run import planned
+from blindstep.run.callbacks import Released
 from blindstep.run.result import History
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +38,8 @@ COMMANDS = [
 )
 def test_snippets_run(path, number, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # What nobody limits is as long as on a slow machine: that the code runs is tested, not its answers.
+    monkeypatch.setattr(planned, "_MOST", 2**15)
     exec(compile(code, f"{path.name}-{number}", "exec"), {})
 
 
@@ -54,6 +59,18 @@ def test_every_test_named_in_the_documents_exists():
     for path in DOCS:
         for name in set(re.findall(r"`(test_\w+)`", path.read_text())):
             assert f"def {name}(" in written, f"{path.name} names {name}"
+
+
+# Pages that are read before anybody audits: how to use it, not why to believe it.
+USERS = (
+    *("README", "index", "quickstart", "questions", "train", "serve", "hand-over", "public-scales"),
+    *("self-scaling", "choosing-parameters", "recipes-sklearn", "recipes-torch", "recipes-people"),
+)
+
+
+def test_pages_for_users_name_no_tests():
+    for path in DOCS:
+        assert path.stem not in USERS or "`test_" not in path.read_text(), path.name
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
@@ -81,6 +98,19 @@ def test_formulas_that_markdown_would_spoil_are_marked(path):
     assert not re.findall(r"<(?!img\b)[A-Za-z_|][^>]*>|\)_\S", text)
 
 
+def test_what_the_documents_install_is_there():
+    """The package is in no registry: what is installed is a copy of the repository, with its extras."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for path in DOCS:
+        for what in re.findall(r"pip install ([^\s`]+)", path.read_text()):
+            name, _, asked = what.strip("'").removesuffix("]").partition("[")
+            assert name in (".", "--no-deps", "-c"), f"{path.name}: pip install {what}"
+            assert set(asked.split(",")) <= {"", *extras}, f"{path.name}: {what}"
+        assert "git clone <" not in path.read_text()
+
+
 def test_the_readme_is_a_front_page():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
@@ -97,5 +127,5 @@ def test_no_recipe_scores_the_rows_that_it_trained_on():
 
 def test_no_public_quantity_is_a_time():
     """How long a loss took is its records' affair."""
-    for public in (History, Result):
+    for public in (History, Result, Released):
         assert not [name for name in public.__annotations__ if re.search("second|time|clock", name)]

@@ -4,12 +4,13 @@ import dataclasses
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import blindstep as bs
 from blindstep.planning.plan import Plan
-from blindstep.private.columns import check_mechanism
+from blindstep.private.mechanisms import check_mechanism
 from driver_runs import DATA, DRIVERS, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
@@ -18,12 +19,13 @@ SHARED = {"radius": 0.5, "bounds": bs.Bounds(clip=1.0, diff_clip=0.5), "horizon"
 SHARED |= {"first_batch": 6, "diff_batch": 2, "directions": 2, "smoothing": 0.25, "passes": 1}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def added():
     """The classes of the page."""
     found = {}
-    for code in EXAMPLES:
-        exec(compile(code, PAGE.name, "exec"), found)
+    with jax.enable_x64(True):
+        for code in EXAMPLES:
+            exec(compile(code, PAGE.name, "exec"), found)
     return found
 
 

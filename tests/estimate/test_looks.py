@@ -15,7 +15,7 @@ def _float64():
         yield
 
 
-@pytest.mark.parametrize("directions", [3, 2])
+@pytest.mark.parametrize(("directions", "distance"), [(3, 0.1), (3, -0.1), (2, 0.1)])
 @pytest.mark.parametrize(
     "values",
     [
@@ -27,9 +27,10 @@ def _float64():
         np.random.default_rng(0).normal(size=7) * 1e9,
     ],
 )
-def test_a_records_vector_is_never_longer_than_the_clip(values, directions):
+def test_a_records_vector_is_never_longer_than_the_clip(values, directions, distance):
     calibration = CalibrationQuery((3,), directions)
-    vector = np.asarray(calibration.vector(jnp.asarray(values[: calibration.evaluations]), 0.1))
+    given = jnp.asarray(values[: calibration.evaluations])
+    vector = np.asarray(calibration.vector(given, distance))
     assert vector.shape == (calibration.size,)
     if np.all(np.isfinite(vector)):
         assert np.linalg.norm(vector) <= calibration.clip * (1 + 1e-12)
@@ -67,7 +68,7 @@ def looked(loss, dim, records, start=None, noise=0.0, factor=1.0):
     for number in range(finder.calibrations):
         points = start + along(finder.axes, calibration.offsets(finder.distance, number))
         values = factor * np.stack([[loss(p, r) for p in points] for r in records])
-        mean = np.asarray(calibration.vector(jnp.asarray(values), finder.distance)).mean(axis=0)
+        mean = np.asarray(calibration.vector(jnp.asarray(values), finder.asks)).mean(axis=0)
         finder.take(mean + noise * random.standard_normal(calibration.size))
     return finder.scales(start)
 
@@ -98,6 +99,14 @@ def test_coordinates_of_very_different_size_come_closer_to_each_other():
     # Equal would be lengths in the ratio of 1 / 40 to 1 to 20; one setting for all leaves 40 and 20.
     sizes = scales.lengths * np.array([40.0, 1.0, 1.0, 0.05])
     assert sizes.max() / sizes[:3].min() < 8.0
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_a_column_of_millionths_is_found_beside_one_of_millions(noise):
+    sizes = np.array([1e6, 1.0, 1.0, 1e-6])
+    scales = looked(hinge, 4, FEATURES * sizes, noise=noise)
+    lengths = scales.lengths * sizes
+    assert lengths.max() / lengths.min() < 8.0
 
 
 def test_directions_in_which_slopes_vary_most_get_shorter_units():

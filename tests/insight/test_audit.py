@@ -18,7 +18,7 @@ from blindstep.private.mechanisms import MECHANISMS
 from blindstep.private.noise import fresh_keys
 from blindstep.private.schedule import Schedule
 from blindstep.private.terms import Terms
-from plans import plan_of
+from plans import plan_of, with_noise
 
 
 def plan(method="paper", dim=3, records=600, **choices):
@@ -32,14 +32,6 @@ def plan(method="paper", dim=3, records=600, **choices):
         method=method,
         **choices,
     )
-
-
-def with_noise(made, share):
-    """The same plan, as if its gate had been given so much of its noise."""
-    spoiled = dataclasses.replace(made)
-    less = dataclasses.replace(made.terms, noise_std=share * made.terms.noise_std)
-    vars(spoiled)["terms"] = less
-    return spoiled
 
 
 @pytest.fixture(scope="module")

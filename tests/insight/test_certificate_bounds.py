@@ -16,9 +16,9 @@ from blindstep.insight.certificate_search import bernstein, gaussian_combination
 from blindstep.ledger.ledger import read_ledger
 from blindstep.losses.evaluators import CompiledLoss
 from blindstep.losses.pytrees import ParameterSpace
+from blindstep.planning.noise import calibrated
 from blindstep.private.gate import Gate
 from blindstep.private.noise import fresh_keys
-from blindstep.private.terms import calibrated
 from one_noise import seed_alone
 
 FAILURE = 0.05

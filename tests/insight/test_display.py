@@ -8,7 +8,7 @@ import pytest
 
 import blindstep as bs
 from blindstep.insight.report_markup import rounded_up, text
-from blindstep.private.statement import SEEDED
+from blindstep.planning.statement import SEEDED
 from driver_runs import DATA, PLAN, run
 from leaks import leaks, private_values
 from losses import capped_distance
@@ -30,6 +30,14 @@ def test_a_result_shows_its_outcome_answer_and_cost_and_nothing_private(place):
     values = set(private_values(place[0] / "run")) - released
     assert not leaks(page, values)
     assert leaks(f"{page} {max(values, key=len)}", values)
+
+
+def test_the_curve_of_a_loss_says_how_large_its_noise_is():
+    plan = bs.plan(bs.Auto(passes=8), dim=2, records=24, privacy=bs.Privacy(mu=2.0))
+    result = run("compiled", plan=plan)
+    loss, std = result.history.loss, result.history.loss_std
+    share = std / np.sqrt(loss.shape[1]) / loss[0].mean()
+    assert f"standard deviation is {share:.1%} of the first" in result._repr_html_()
 
 
 def test_each_of_the_others_shows_its_numbers(place):

@@ -16,11 +16,10 @@ from typer.testing import CliRunner
 import blindstep as bs
 from blindstep.cli import app
 from blindstep.errors import FolderChanged, InvalidArgument
-from blindstep.insight.hand_over import hand_over_run_directory, open_questions
+from blindstep.insight.hand_over import HAZARDS, hand_over_run_directory, open_questions
 from blindstep.insight.hand_over_documents import QUESTIONS
 from blindstep.insight.hand_over_seal import LIST, SIGNATURE, check
-from blindstep.insight.hazards import HAZARDS
-from blindstep.private.statement import compose_statements
+from blindstep.planning.statement import compose_statements
 from blindstep.run.tune import Tuned
 from driver_runs import PLAN, run
 from leaks import leaks, private_values

@@ -7,9 +7,9 @@ import pytest
 import blindstep as bs
 from blindstep.insight import audit_bounds as bounds
 from blindstep.insight.audit_scene import Scene
-from blindstep.losses.people import by_person
+from blindstep.losses.people import People, by_person
+from blindstep.planning.statement import statement
 from blindstep.private.noise import fresh_keys
-from blindstep.private.statement import statement
 
 OTHERS, MANY, PERSON, KEYS = 200, 50, 77, 20_000
 
@@ -63,7 +63,7 @@ def test_a_person_with_50_rows_spends_what_is_claimed(number):
     """All 50 rows are replaced, by as many or by fewer elsewhere, through the driver's own path."""
     scene = scene_of(OTHERS + 1)
     worlds = [table(-1, MANY, seed=2), table(1, number, seed=3)]
-    made = [by_person(scene.loss, np.zeros(4), *world, None) for world in worlds]
+    made = [by_person(scene.loss, np.zeros(4), rows, People(ids)) for rows, ids in worlds]
     data = jax.tree.map(lambda *pair: np.stack(pair), *(each[1] for each in made))
     found = lower_bound(scene.watch_two(scene.blocks(0), made[0][0], data, keys()))
     # No more than the claim, and the attack is good enough to see nearly all of it.

@@ -9,6 +9,8 @@ import blindstep as bs
 from blindstep.errors import InvalidArgument
 from blindstep.insight.audit import claimed_mu
 from blindstep.insight.audit_scene import Scene
+from blindstep.planning import noise
+from blindstep.private import terms
 from blindstep.private.noise import NoiseKey, fresh_keys
 from blindstep.private.schedule import Kind, Schedule
 from plans import plan_of
@@ -89,13 +91,14 @@ def test_steps_that_are_known_or_repeated_or_uneven_are_found(monkeypatch):
 
 def test_too_little_noise_is_measured(monkeypatch):
     """As for eight times as many steps as there are: what is measured is above the claim."""
-    from blindstep.private import terms
-
-    real = terms.longest
-    monkeypatch.setattr(terms, "longest", lambda mu, steps, slack: real(mu, 8 * steps, slack))
+    for module, name in ((noise, "longest"), (terms, "presence_mu")):
+        real = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda x, steps, *rest, real=real: real(x, 8 * steps, *rest)
+        )
     plan = secret_plan(records=1000)
     claimed = claimed_mu(Scene(plan, fresh_keys(0)))
-    assert claimed == pytest.approx(0.3, rel=1e-3)  # held to the budget
+    assert claimed == pytest.approx(0.3, rel=2e-3)  # held to the budget
     assert "mu is at least" in failed(plan)
 
 
@@ -107,9 +110,10 @@ def test_forty_random_plans_hold(seed):
     mu = float(rng.uniform(0.1, 0.6))
     neighbours = str(rng.choice(["replace", "zero-out"]))
     mu = mu / 2 if neighbours == "zero-out" else mu
-    releases = steps * int(rng.integers(1, 4))
+    releases = max(1, int(steps * rng.choice([0.25, 0.5, 1.0, 2.0, 3.0])))
     plan = secret_plan(mu, steps, releases, neighbours, 2048 * int(rng.integers(1, 3)))
     found = bs.audit(plan, pairs=40_000, seed=seed)
     assert found.holds, found.reason
-    if length_of(plan) <= 0.5 and found.pairs >= 40_000:
+    # Most of what a part of a pass costs is far in the tail of its law, where no attack comes.
+    if releases >= steps and length_of(plan) <= 0.5 and found.pairs >= 40_000:
         assert found.lower_bound_mu >= 0.85 * found.claimed_mu

@@ -1,5 +1,6 @@
 """What every ledger promises, whatever keeps its entries. A new kind joins `IMPLEMENTATIONS`."""
 
+import contextlib
 import math
 import re
 
@@ -103,6 +104,11 @@ class Model:
 def test_any_history_is_charged_like_the_model(data, tmp_path_factory, make):
     """Random steps, replays, lost keys and reopenings: the ledger's sum is the model's, always."""
     people = make(tmp_path_factory.mktemp("model"))
+    with contextlib.closing(people):
+        follow_the_model(people, data)
+
+
+def follow_the_model(people, data):
     model, keys, ledger = Model(), {"a": 0, "b": 0}, people.open()
 
     def same(account):
@@ -376,7 +382,7 @@ def test_of_two_workers_each_sees_what_the_other_charged(tmp_path):
         cut_short()
     assert people.stored() == before
     assert people.read().runs["first"].next_step == 2
-    people.database.close()
+    people.close()
 
 
 def test_a_run_is_known_by_its_day_and_no_time_of_day(begun):

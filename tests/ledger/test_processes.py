@@ -4,6 +4,7 @@ Here two threads stand for two processes. `drivers/test_two_processes.py` has re
 """
 
 import json
+import sys
 import threading
 from dataclasses import replace
 
@@ -12,11 +13,11 @@ import pytest
 
 from blindstep.errors import BudgetExceeded, InvalidArgument, LedgerBusy, ProcessLost
 from blindstep.ledger import fingerprints, storage
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.checkpoint import Checkpoint
 from blindstep.ledger.ledger import Ledger, read_ledger
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
-from blindstep.private.statement import Privacy
 from blindstep.processes import jax_group
 from blindstep.processes.jax_group import JaxGroup
 from companies import Cluster, alone
@@ -148,11 +149,11 @@ def test_a_long_wait_is_told_and_goes_on(cluster, monkeypatch):
         assert told.wait(60)
         return 5
 
-    def warn(text, stacklevel):
+    def warn(text):
         assert "process 1 has waited for process 0" in text
         told.set()
 
-    monkeypatch.setattr(jax_group.warnings, "warn", warn)
+    monkeypatch.setattr(jax_group, "warn", warn)
     assert cluster.both(lambda rank: JaxGroup().led("open", slowly)) == [5, 5]
 
 
@@ -369,3 +370,21 @@ def test_answers_from_outside_must_be_the_same_in_all(cluster, tmp_path):
     assert kinds(errors)[0] == kinds(errors)[1]
     (run,) = read_ledger(tmp_path / "run" / "ledger.jsonl").runs.values()
     assert run.next_step == 0
+
+
+# -- a name that JAX keeps to itself ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moved", ["module", "name"])
+def test_where_jax_has_moved_its_store_the_run_says_so(monkeypatch, moved):
+    if moved == "module":
+        monkeypatch.setitem(sys.modules, "jax._src.distributed", None)
+    else:
+        monkeypatch.delattr("jax._src.distributed.global_state")
+    with pytest.raises(InvalidArgument, match="does not have the key-value store"):
+        jax_group._store()
+
+
+def test_processes_that_were_not_connected_are_told_what_to_call():
+    with pytest.raises(InvalidArgument, match=r"call jax\.distributed\.initialize first"):
+        jax_group._store()

@@ -22,10 +22,10 @@ from blindstep.errors import (
     StorageError,
 )
 from blindstep.ledger import fingerprints
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.checkpoint import CURRENT, PREVIOUS, Checkpoint
 from blindstep.ledger.ledger import read_ledger
 from blindstep.private.noise import fresh_keys
-from blindstep.private.statement import Privacy
 from session_helpers import DATA, PLAN, begin, cut_after, files, finish, same, start
 from storage_helpers import failing, flip, full_disk
 

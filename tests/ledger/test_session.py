@@ -21,11 +21,11 @@ from blindstep.errors import (
 )
 from blindstep.ledger import fingerprints, storage
 from blindstep.ledger import session as session_module
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.checkpoint import CURRENT, Checkpoint
 from blindstep.ledger.ledger import Ledger, read_ledger
 from blindstep.ledger.storage import SavingInterval, Storage
 from blindstep.private.noise import fresh_keys
-from blindstep.private.statement import Privacy
 from session_helpers import (
     DATA,
     PLAN,

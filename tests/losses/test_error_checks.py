@@ -128,11 +128,17 @@ def test_checks_that_are_switched_off_stay_off(monkeypatch):
     assert np.all(np.isfinite(values(voiding(in_the_loss), [0.0, 99.0])))
 
 
-def test_where_equinox_cannot_be_changed_the_run_ends_without_a_word(monkeypatch):
+def test_names_that_equinox_or_jax_keep_to_themselves_may_be_gone(monkeypatch):
     monkeypatch.setattr("equinox._errors.branched_error_if_impl_jit", None)
     assert error_checks._equinox_errors() is None
-    monkeypatch.undo()
-    monkeypatch.setattr(error_checks, "_ERRORS", None)
+    assert error_checks._trace_state() is not None
+    monkeypatch.setattr(error_checks, "_PLACES", (jax.extend,))
+    assert error_checks._trace_state() is None
+
+
+@pytest.mark.parametrize("gone", ["_ERRORS", "_STATE"])
+def test_where_a_check_cannot_be_changed_the_run_ends_without_a_word(gone, monkeypatch):
+    monkeypatch.setattr(error_checks, gone, None)
     with pytest.raises(bs.errors.LossFailed, match="nothing of this round") as failure:
         minimized(lambda p, z: in_the_loss(p, z).sum(), RECORDS * 99)
     assert failure.value.__context__ is None

@@ -44,7 +44,9 @@ def test_a_misspelt_key_is_refused_before_anything_is_spent(tmp_path):
         assert part in said
     assert "rehearse=False" in said
     assert not (tmp_path / "run").exists()
-    with pytest.raises(KeyError, match="heigth"):  # JAX meets it while it traces
+    with pytest.raises(
+        bs.errors.InvalidArgument, match="KeyError: 'heigth'"
+    ):  # JAX meets it while it traces
         bs.minimize(misspelt, np.zeros(2), PEOPLE, method=SHORT, checkpoint=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert host(tmp_path, right).privacy.mu == SHORT.mu
@@ -119,6 +121,8 @@ SEES_LITTLE = {
     "steps": lambda p, r: float((p[0] > r["height"]) != (r["weight"] > 0.5)),
     "a cap": lambda p, r: min(abs(p[0] - r["height"]), 0.001),
     "some records": lambda p, r: p[0] if 0 < r["height"] < 1 else 0.0,
+    "a price": lambda p, r: -p[0] if 3.0 < 3.0 + p[0] <= r["weight"] else 0.0,
+    "somebody deep in debt": lambda p, r: p[0] if r["weight"] < -100.0 else 0.0,
     "far away": lambda p, r: max(abs(p[0]) - 0.1, 0.0),
     "a number in few places": lambda p, r: 1.0 if abs(p[0]) < 1e-9 else np.nan,
 }
@@ -201,7 +205,7 @@ def test_it_can_be_switched_off(tmp_path):
 def test_values_that_are_never_finite_are_a_warning(driver):
     loss = (lambda x, z: jnp.log(x[0] * z[0])) if driver == "compiled" else (lambda x, z: np.inf)
     with pytest.warns(
-        bs.errors.LossNotFinite, match="not finite at the start parameters, for any of 4"
+        bs.errors.LossNotFinite, match="not finite at the start parameters, for any of 6"
     ):
         run(driver, plan=SHORT, loss=loss)
     with warnings.catch_warnings():
@@ -246,8 +250,8 @@ def test_no_value_of_the_data_enters():
     for data in (secret, DATA):
         with pytest.warns(bs.errors.LossNotFinite):
             rehearsal.rehearse(loss, np.zeros(2), data)
-    assert len(seen) == 8
-    assert np.array_equal(seen[:4], seen[4:])
+    assert len(seen) == 12
+    assert np.array_equal(seen[:6], seen[6:])
     assert not np.any(np.asarray(seen) == SECRET)
 
 
@@ -264,11 +268,23 @@ def test_made_up_records_have_the_structure_shapes_and_dtypes_of_the_data():
     made = rehearsal.made_up(data)
     assert jax.tree.structure(made) == jax.tree.structure(data)
     for mine, theirs in zip(jax.tree.leaves(made), jax.tree.leaves(data), strict=True):
-        assert mine.shape == (4, *theirs.shape[1:])
+        assert mine.shape == (6, *theirs.shape[1:])
         assert mine.dtype.kind == theirs.dtype.kind
         assert mine.dtype == theirs.dtype or theirs.dtype.kind == "U"
     assert set(made["count"]) | set(made["flag"].ravel()) == {0, 1}
     assert set(made["name"]) == {"", "a"} == set(made["thing"])
+
+
+@pytest.mark.parametrize("shape", [(24, 2), (24, 20), (24,)])
+def test_a_loss_of_pairs_is_seen_to_change(shape):
+    pairs = np.zeros(shape, np.int32)
+    data = {"one": pairs, "other": pairs}
+
+    def gap(params, record):
+        one, other = np.ravel(record["one"]), np.ravel(record["other"])
+        return params[one[0]] - params[one[1] if one.size > 1 else other[0]]
+
+    rehearsal.rehearse(gap, np.zeros(2), data)
 
 
 def test_what_a_record_is_made_of_does_not_say_how_long_texts_are(tmp_path):

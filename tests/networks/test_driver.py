@@ -125,7 +125,7 @@ def test_the_compiled_driver_agrees_on_the_same_directions():
 
 def secret_plan():
     """Secret batches of five records on the mean, one of eight in a pass."""
-    made = tuning.plan(Line(), NUMBER, PRIVACY, bs.Auto(evaluations=6000, directions=8))
+    made = planned(bs.Auto(evaluations=6000, directions=8))
     return dataclasses.replace(made, secret=True, first_batch=5, diff_batch=5)
 
 
@@ -333,9 +333,9 @@ def releases_with(first, seed, monkeypatch):
     seen = []
     original = Session.after
 
-    def watched(self, state, position, collect):
+    def watched(self, state, position, *others):
         seen.append((np.array(jax.tree.leaves(state)[0])[position - 1], self.gate.terms.noise_std))
-        return original(self, state, position, collect)
+        return original(self, state, position, *others)
 
     rows = np.zeros((30, 1))
     rows[0] = first

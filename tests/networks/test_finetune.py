@@ -306,17 +306,20 @@ def test_a_row_of_small_networks_has_points_and_a_time(monkeypatch):
     chance = torch.Generator().manual_seed(0)
     x = torch.randn((300, 6), generator=chance)
     rows = {"x": x, "y": (x[:, 0] > 0).long()}
-    digits = networks_problems.Digits(rows, rows)
+    split = networks_problems.Split(rows, rows, 1_000)
+    monkeypatch.setattr(networks, "split_of", lambda model: split)
     monkeypatch.setitem(networks_problems.MODELS, "line", lambda: torch.nn.Linear(6, 2))
-    found = networks.row("line", "Adam", 0.0, 0, digits)
+    found = networks.row("line", "Adam", 0.0, 0)
     assert found["points"] > found["start"] + 5.0  # a hundred short steps
     assert found["seconds"] >= 0.0
 
 
 @pytest.mark.parametrize("name", networks_problems.MODELS)
 def test_models_of_the_benchmark_do_not_mix_records(name):
-    images = torch.rand((3, 1, 14, 14), generator=torch.Generator().manual_seed(0))
+    bank = name == networks_problems.BANK
+    shape, classes = ((3, 48), 2) if bank else ((3, 1, 14, 14), 10)
+    records = torch.rand(shape, generator=torch.Generator().manual_seed(0))
     model = networks_problems.MODELS[name]()
     with torch.no_grad():
-        assert model(images).shape == (3, 10)
-        torch.testing.assert_close(model(images)[1:2], model(images[1:2]))
+        assert model(records).shape == (3, classes)
+        torch.testing.assert_close(model(records)[1:2], model(records[1:2]))

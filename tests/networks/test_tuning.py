@@ -124,6 +124,29 @@ def test_another_base_model_and_a_damaged_file_are_refused(tmp_path):
         tuning.load(transformer(), path)
 
 
+def test_a_file_that_is_not_there_gets_a_clear_word(tmp_path):
+    with pytest.raises(InvalidArgument, match="tuned is not there: give the path"):
+        tuning.load(transformer(), tmp_path / "tuned")
+
+
+def test_time_is_said_before_anything_is_spent_and_callbacks_are_told(tmp_path, capsys):
+    told = []
+
+    def callback(released):
+        told.append(released)
+        return released.round == 2
+
+    model = transformer()
+    result = tune(model, progress=True, callbacks=[callback], checkpoint=tmp_path / "run")
+    lines = capsys.readouterr().err.splitlines()
+    time = next(number for number, line in enumerate(lines) if "evaluations take about" in line)
+    advice = next(number for number, line in enumerate(lines) if "estimate='gradient'" in line)
+    spent = next(number for number, line in enumerate(lines) if "calibration" in line)
+    assert max(time, advice) < spent
+    assert [each.step for each in told] == list(range(1, 2 * result.plan.horizon + 1))
+    assert result.history.move_norm.shape == (2, result.plan.horizon)
+
+
 def test_adapters_are_tuned_and_nothing_else():
     model = transformer()
     model.requires_grad_(False)

@@ -9,10 +9,10 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gamma
 
 import reference
+from blindstep.ledger.budget import Privacy
 from blindstep.planning.theory import Theorem, naive_batch
 from blindstep.private import accounting
 from blindstep.private.mechanisms import BinaryTree
-from blindstep.private.statement import Privacy
 from plans import plan_of
 
 FACTS = {"method": "paper", "dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 1.0}

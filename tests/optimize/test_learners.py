@@ -18,9 +18,10 @@ from blindstep.optimize.learners import (
     move_norm,
 )
 from blindstep.optimize.machine import FlatSpace
+from blindstep.optimize.momentum import Momentum
 
 SPACE = FlatSpace()
-LEARNERS = [ConstantStep(), AdaptiveStep(), Falling(), Falling(nearest=1.0), Heeding()]
+LEARNERS = [ConstantStep(), AdaptiveStep(), Falling(), Falling(nearest=1.0), Heeding(), Momentum()]
 WITHIN_REACH = [each for each in LEARNERS if not isinstance(each, Heeding)]
 PACE = Pace(reach=0.5, steps=20, step=0.2)
 
@@ -100,7 +101,7 @@ def test_a_file_gives_the_same_learner_back(learner):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"name": "nobody"}, "no learner is named 'nobody'"),
+        ({"name": "nobody"}, "no learner 'nobody'"),
         ({"name": "falling"}, "has the settings"),
         ({"name": "falling", "nearest": float("nan")}, "nearest"),
         ({"name": "constant", "nearest": 1.0}, "has the settings"),
@@ -220,3 +221,36 @@ def test_a_rise_that_may_be_noise_takes_no_move_back():
         state, path = choice.state, SPACE.advance(path, gradient, choice, 1.0)
         kept.append(float(choice.keep))
     assert kept == [0.0, 0.0, 0.0, -1.0]
+
+
+def braked(values, noise=0.1, **settings):
+    """How much of its length each step of a `Momentum` has left that is shown these losses."""
+    learner, pace = Momentum(**settings), Pace(reach=1.0, steps=1000, value_noise=noise)
+    state, path, shares = learner.init(), SPACE.begin(jnp.zeros(2)), []
+    for step, value in enumerate(values):
+        gradient = jnp.asarray([1.0, 0.5])
+        seen = SPACE.see(path, gradient)
+        seen.value = value
+        choice = learner.update(state, seen, pace)
+        shares.append(float(move_norm(seen, choice)) / (1.0 - step / pace.steps))
+        state, path = choice.state, SPACE.advance(path, gradient, choice, 1.0)
+    return np.array(shares)
+
+
+def test_momentum_is_braked_where_the_loss_rises_beyond_its_noise():
+    chance = np.random.default_rng(8)
+    # With all of the noise that it is told of, one run in thirteen would be braked by chance.
+    flat = 2.0 + 0.07 * chance.normal(size=200)
+    falling = flat - np.linspace(0.0, 1.0, 200)
+    np.testing.assert_allclose(braked(flat), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(braked(falling), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(braked(np.full(200, np.nan)), 1.0, rtol=1e-6)
+    rising = flat + np.where(np.arange(200) < 50, 0.0, 1.0)
+    shares = braked(rising)
+    # Not before, and then once in each ten steps: the mean has to forget what was before.
+    np.testing.assert_allclose(shares[:50], 1.0, rtol=1e-6)
+    assert shares[60] == pytest.approx(0.5)
+    changes = np.flatnonzero(np.abs(np.diff(shares)) > 1e-6)
+    assert np.all(np.diff(changes) >= 10)
+    # The twin, which does not brake.
+    np.testing.assert_allclose(braked(rising, brake=1.0), 1.0, rtol=1e-6)

@@ -9,8 +9,7 @@ import blindstep as bs
 import reference
 from blindstep.estimate import draws
 from blindstep.optimize.machine import Machine, lift
-from blindstep.private.lattice import STD
-from blindstep.private.noise import fresh_keys, lattice_noise, public_stream
+from blindstep.private.noise import STD, fresh_keys, lattice_noise, public_stream
 from blindstep.private.schedule import Kind
 from losses import capped_distance, capped_distance_numpy
 from plans import plan_of

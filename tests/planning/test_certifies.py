@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from blindstep.errors import InvalidArgument
+from blindstep.ledger.budget import Privacy
 from blindstep.planning import bound
 from blindstep.planning.method import Problem
 from blindstep.planning.plan import Plan
 from blindstep.planning.search import Search
 from blindstep.planning.tight import Tight
-from blindstep.private.statement import Privacy
 from plans import plan_of
 
 POPULATION, RECORDS = "the population", "the mean over the records"

@@ -94,10 +94,10 @@ ENTRANCES = {
     ),
     "Optimizer": lambda privacy, _: bs.Optimizer(ready(privacy), 0.0),
     "classifier": lambda privacy, _: PrivateClassifier(
-        epsilon=1, delta=privacy.delta, method=bs.Auto(evaluations=2**12), classes=[0, 1]
+        epsilon=1, delta=privacy.delta, method=bs.Tight(**SMALL), classes=[0, 1]
     ).fit(DATA[:, None], np.arange(20) % 2),
     "regressor": lambda privacy, _: PrivateRegressor(
-        epsilon=1, delta=privacy.delta, method=bs.Auto(evaluations=2**12)
+        epsilon=1, delta=privacy.delta, method=bs.Tight(**SMALL)
     ).fit(DATA[:, None], DATA),
     "budget of minimize": lambda privacy, folder: bs.minimize(
         loss, 0.0, DATA, method=planned(bs.Privacy(mu=0.1)), checkpoint=folder, budget=privacy

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from blindstep.errors import InvalidArgument
+from blindstep.ledger.budget import Privacy
 from blindstep.planning.auto import Auto
 from blindstep.planning.method import Problem
 from blindstep.planning.networks import advised
 from blindstep.planning.plan import Plan
-from blindstep.private.statement import Privacy
 
 PRIVACY = Privacy(epsilon=2, delta=1e-5)
 
@@ -23,7 +23,7 @@ def planned(**change):
     return Auto(**sizes).plan(Problem(dim, records, privacy, (dim - 8, 8), network=True))
 
 
-@pytest.mark.parametrize("dim", [20, 1000, 100_000_000])
+@pytest.mark.parametrize("dim", [20, pytest.param(1000, marks=pytest.mark.slow), 100_000_000])
 @pytest.mark.parametrize("records", [100, 5000, 300_000])
 @pytest.mark.parametrize("evaluations", [5_000, 300_000, 2_000_000])
 def test_a_plan_keeps_to_its_evaluations_and_its_budget(dim, records, evaluations):
@@ -49,6 +49,27 @@ def test_secret_batches_leave_room_for_many_more_directions():
     every = [made.directions * made.schedule.releases for made in (secret, public)]
     assert every[0] > 5 * every[1]
     assert secret.evaluations <= 2_000_000
+
+
+@pytest.mark.parametrize("evaluations", [4096, 16_384, 65_536])
+def test_few_evaluations_are_not_spent_on_noise(evaluations):
+    """As many as a processor makes in ten minutes with a language model: steps can be heard."""
+    made = planned(records=3000, evaluations=evaluations)
+    noise = math.sqrt(made.directions) * made.noise_std / made.clips[0]
+    assert made.secret
+    assert noise < 0.4
+    public = planned(records=3000, evaluations=evaluations, secret=False)
+    assert math.sqrt(public.directions) * public.noise_std / public.clips[0] > noise
+
+
+def test_a_larger_epsilon_buys_no_fewer_directions():
+    about = {"dim": 6634, "records": 4000, "evaluations": 500_000}
+    made = [
+        planned(**about, privacy=Privacy(epsilon, 1e-5, neighbours="zero-out"))
+        for epsilon in (1.0, 2.0, 8.0)
+    ]
+    every = [each.directions * each.schedule.releases for each in made]
+    assert min(every) > 0.9 * every[0]
 
 
 @pytest.mark.parametrize("records", [100, 5000, 300_000])

@@ -9,11 +9,11 @@ import reference
 from blindstep.errors import InvalidArgument, VacuousPlan
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Sphere
+from blindstep.ledger.budget import Privacy
 from blindstep.optimize.learners import AdaptiveStep, ConstantStep
 from blindstep.optimize.prefix import prefix_of
 from blindstep.planning.theory import Theorem, explicit_bound, oracle_errors
 from blindstep.private.mechanisms import BinaryTree
-from blindstep.private.statement import Privacy
 from plans import plan_of
 
 FACTS = {"method": "paper", "dim": 100, "radius": 0.1, "lipschitz": 1.0, "gap": 1.0}

@@ -2,16 +2,17 @@
 
 import json
 import random
+import re
 
 import pytest
 
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.estimate.bounds import Bounds
+from blindstep.ledger.budget import Privacy
 from blindstep.planning.auto import Auto
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import plan
 from blindstep.planning.tight import Tight
-from blindstep.private.statement import Privacy
 from mutations import spoil_bytes, spoil_text
 from plans import plan_of
 
@@ -54,6 +55,19 @@ def test_plans_survive_json(made):
     assert read == made
     assert read.to_dict() == made.to_dict()
     assert read.terms.noise_std == made.terms.noise_std
+
+
+@pytest.mark.parametrize("estimate", ["values", "gradient"])
+def test_a_plan_that_finds_its_own_scales_speaks_no_paper(estimate):
+    made = plan(Auto(estimate=estimate), records=5000, dim=2, privacy=Privacy(epsilon=1))
+    words = str(made)
+    assert not re.search(r"\((K|T|B1|B2|D|eta|delta)\)|GRAD|DIFF|Goldstein|oracle", words)
+    assert "(B1)" in str(PLAN)
+    assert "Goldstein" in str(PLAN)
+    told = {name for name, _, _ in made.rows()}
+    assert ("directions" in told) == (estimate == "values")
+    assert told.isdisjoint({"diff_batch", "tolerance"})
+    assert {"diff_batch", "tolerance"} <= {name for name, _, _ in PLAN.rows()}
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from blindstep.planning.method import Problem
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import plan as make_plan
 from blindstep.planning.search import Search
+from blindstep.planning.statement import statement
 from blindstep.planning.tight import Tight
-from blindstep.private.statement import statement
 from plans import plan_of
 
 POPULATION, RECORDS = "the population", "the mean over the records"

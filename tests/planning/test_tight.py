@@ -6,17 +6,17 @@ import jax
 import numpy as np
 import pytest
 from benchmarks import auto_grid
-from tests.support.plans import plan_of
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Sphere
 from blindstep.estimate.frames import Haar, Structured
+from blindstep.ledger.budget import Privacy
 from blindstep.planning.bound import least_tolerance
 from blindstep.planning.search import Search
 from blindstep.planning.theory import clip_bias
 from blindstep.private.schedule import MOST_RELEASES, Schedule
-from blindstep.private.statement import Privacy
+from plans import plan_of
 
 PRINTED = 4.599  # noise of the paper's constants at d = 100, T = 1024, mu = 1, per coordinate
 

@@ -18,12 +18,9 @@ from blindstep.private.gate import (
     Memory,
     Port,
     number_of_rows,
-    release_answers,
-    release_records,
 )
-from blindstep.private.lattice import STD
 from blindstep.private.mechanisms import MECHANISMS
-from blindstep.private.noise import fresh_keys, lattice_noise
+from blindstep.private.noise import STD, fresh_keys, lattice_noise
 from blindstep.private.schedule import Kind, Schedule
 from blindstep.private.terms import Terms
 from dataflow import decisions
@@ -36,6 +33,8 @@ from gates import (
     of_rows,
     one_block,
     permit_of,
+    release_answers,
+    release_records,
     releases_of,
 )
 from matrices import OURS, dense

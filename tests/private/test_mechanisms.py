@@ -11,16 +11,17 @@ import pytest
 
 from blindstep.errors import InvalidArgument
 from blindstep.optimize.prefix import prefix_of
-from blindstep.private import columns, mechanisms
-from blindstep.private.blt_table import TABLE
-from blindstep.private.columns import check_mechanism, matrix_of
+from blindstep.private import mechanisms
 from blindstep.private.mechanisms import (
     BLT,
     MECHANISMS,
+    TABLE,
     BinaryTree,
     Independent,
     Mechanism,
     SquareRoot,
+    check_mechanism,
+    matrix_of,
 )
 from blindstep.private.schedule import Schedule
 from blindstep.private.terms import Terms
@@ -140,7 +141,7 @@ def test_what_may_be_relied_on_is_what_is_declared_and_what_is_measured(name, st
     np.testing.assert_array_equal(relied.norms, mechanism.column_norms())
     np.testing.assert_array_equal(relied.counts, mechanism.column_counts())
     assert np.all(relied.norms >= np.linalg.norm(dense(name, steps), axis=0) * (1 - 1e-15))
-    measured = columns._measured(mechanism)
+    measured = mechanisms._measured(mechanism)
     assert np.all(measured.norms >= relied.norms)
     np.testing.assert_allclose(measured.norms, relied.norms, rtol=4e-13)
     np.testing.assert_array_equal(measured.counts, relied.counts)
@@ -179,7 +180,7 @@ def changed(**methods):
 
 
 def test_a_mechanism_from_elsewhere_is_measured():
-    assert Mechanism.named("window of a test") is Window
+    assert MECHANISMS.find("window of a test") is Window
     relied, own = check_mechanism(Window(6)), Window(6)
     np.testing.assert_allclose(relied.norms, own.column_norms(), rtol=1e-13)
     assert np.all(relied.norms >= own.column_norms())
@@ -222,15 +223,15 @@ def test_our_own_columns_are_not_taken_on_trust(monkeypatch):
         for steps in (1, 9, 1000):
             with monkeypatch.context() as patch:
                 patch.setattr(make, "scaling", lambda self, real=real: real(self) * (1 - 2e-12))
-                columns._checked.cache_clear()
+                mechanisms._checked.cache_clear()
                 with pytest.raises(InvalidArgument, match="columns longer than 1"):
                     check_mechanism(make(steps))
         with monkeypatch.context() as patch:
             patch.setattr(make, "coefficients", lambda self: -np.ones(self.steps))
-            columns._checked.cache_clear()
+            mechanisms._checked.cache_clear()
             with pytest.raises(InvalidArgument, match="coefficient that is not between 0 and 1"):
                 check_mechanism(make(5))
-    columns._checked.cache_clear()
+    mechanisms._checked.cache_clear()
 
 
 def test_what_cannot_be_measured_is_refused():
@@ -245,16 +246,16 @@ def test_what_cannot_be_measured_is_refused():
 
 
 def test_a_mechanism_has_its_name_alone():
-    assert [Mechanism.named(name) for name in MECHANISMS] == list(MECHANISMS.values())
-    assert Mechanism.named("tree") is BinaryTree
+    assert [MECHANISMS.find(name) for name in MECHANISMS] == list(MECHANISMS.values())
+    assert MECHANISMS.find("tree") is BinaryTree
     with pytest.raises(InvalidArgument, match="no mechanism 'fir': there are independent, tree"):
-        Mechanism.named("fir")
+        MECHANISMS.find("fir")
     with pytest.raises(InvalidArgument, match="there is a mechanism 'tree' already"):
         type("Impostor", (Independent,), {"name": "tree"})
-    assert Mechanism.named("tree") is BinaryTree
+    assert MECHANISMS.find("tree") is BinaryTree
     written = {"name": Window.name, "__module__": __name__, "__qualname__": "Window"}
     again = type("Window", (Window,), written)
-    assert Mechanism.named(Window.name) is again  # a cell of a notebook that is run again
+    assert MECHANISMS.find(Window.name) is again  # a cell of a notebook that is run again
     mechanisms.MECHANISMS[Window.name] = Window
 
 
@@ -310,10 +311,11 @@ def test_no_column_of_a_long_square_root_is_longer_than_one():
 def test_the_table_of_blt_makes_columns_that_fade():
     """0 < theta < 1 and 0 < omega with sum at most 1: entries of C are in [0, 1] at any horizon."""
     for row in (row for group in TABLE for row in group):
-        assert all(time > 1 for time in row.times)
-        assert all(omega > 0 for omega in row.scales)
-        assert sum(row.scales) <= 1
-    last = TABLE[-1][-1].steps
+        times, scales = np.split(row[1:], 2)
+        assert np.all(times > 1)
+        assert np.all(scales > 0)
+        assert np.sum(scales) <= 1
+    last = int(TABLE[-1][-1, 0])
     assert BLT(3 * last).decays == BLT(last).decays  # past the table only accuracy fades
     for steps in (3, 90, 1500, 10**6):  # between rows
         assert all(0 < theta < 1 for theta in BLT(steps).decays)

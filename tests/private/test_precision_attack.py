@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from blindstep.optimize.prefix import prefix_of
-from blindstep.private.columns import matrix_of
-from blindstep.private.lattice import LARGEST, STD
+from blindstep.private.mechanisms import matrix_of
+from blindstep.private.noise import LARGEST, STD
 from gates import batches_of, block_of, make_gate, make_terms
 from matrices import OURS
 

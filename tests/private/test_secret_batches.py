@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
 from blindstep.errors import InvalidArgument
+from blindstep.planning.noise import longest, secrecy_for
 from blindstep.private import accounting
 from blindstep.private import secret_batches as allocation
-from blindstep.private.secret_batches import exceeds_with, group, longest, presence_mu, secrecy_for
+from blindstep.private.secret_batches import group, presence_mu
 from profiles import KINDS, needed, profile
 
 SLACKS = st.floats(-12.0, -2.0).map(lambda e: 10.0**e)
@@ -61,6 +62,37 @@ def test_two_steps_against_the_integral(c, slack):
     truth, mu = exact(c, slack), presence_mu(c, 2, slack)
     assert truth <= mu <= 1.01 * truth
     assert presence_mu(c, 4, slack) < truth  # power
+
+
+def one_step_of(steps, c, kind, k):
+    """The profile at k where one step of a pass is made: that of a Poisson step, in closed form."""
+    p = 1 / steps
+    if kind == "with":
+        return p * float(call(c, np.maximum((k - 1 + p) / p, 0.0)))
+    return k * p * float(put(c, (1 - k * (1 - p)) / (k * p)))
+
+
+@pytest.mark.parametrize(("c", "steps"), [(0.05, 2), (0.5, 16), (1.3, 4), (0.8, 256)])
+def test_one_step_of_a_pass_against_the_closed_form(c, steps):
+    mu = presence_mu(c, steps, 1e-6, made=1)
+    truth = max(
+        needed(e, one_step_of(steps, c, kind, math.exp(e)), 1e-6)
+        for e in np.geomspace(1e-4, c * (c + 8), 100)
+        for kind in KINDS
+    )
+    assert truth <= mu <= 1.01 * truth
+    assert mu < 0.97 * presence_mu(c, steps, 1e-6, made=2)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.floats(1e-2, 2.0), st.integers(1, 5), SLACKS, st.data())
+def test_a_part_of_a_pass_costs_less_than_more_of_it(c, log, slack, data):
+    steps = 2**log
+    made = data.draw(st.integers(1, steps))
+    more = data.draw(st.integers(made, steps))
+    mu = presence_mu(c, steps, slack, made)
+    assert mu <= 1.005 * presence_mu(c, steps, slack, more)  # of the grids
+    assert presence_mu(longest(mu, steps, slack, made), steps, slack, made) <= mu
 
 
 def bounded(c, kind, k, slack):
@@ -218,9 +250,8 @@ def test_what_cannot_be_is_refused():
                 cost(bad, 4, 1e-8)
             with pytest.raises(InvalidArgument):
                 cost(1.0, 4, bad)
-        for call_ in (group, exceeds_with):
-            with pytest.raises(InvalidArgument):
-                call_(bad, 1e-8, 2)
+        with pytest.raises(InvalidArgument):
+            group(bad, 1e-8, 2)
         with pytest.raises(InvalidArgument):
             secrecy_for(bad, 2, 1e-8)
     for cost in (presence_mu, longest):
@@ -228,14 +259,17 @@ def test_what_cannot_be_is_refused():
             cost(1.0, 0, 1e-8)
         with pytest.raises(InvalidArgument, match="2, 4, 8"):
             cost(1.0, 6, 1e-8)
+        with pytest.raises(InvalidArgument, match="9 steps of a pass that has 8"):
+            cost(1.0, 8, 1e-8, 9)
         with pytest.raises(InvalidArgument, match="at least 1e-50"):
             cost(1.0, 2, 1e-51)
     with pytest.raises(InvalidArgument, match="public batches"):
         secrecy_for(40.0, 2, 1e-9)
     for slack in (-1e-9, 1.0, math.nan):
-        for call_ in (group, exceeds_with):
-            with pytest.raises(InvalidArgument, match="below 1"):
-                call_(1.0, slack, 2)
+        with pytest.raises(InvalidArgument, match="below 1"):
+            group(1.0, slack, 2)
+        with pytest.raises(InvalidArgument, match="below 1"):
+            accounting.exceeds(1.0, 2, slack)
 
 
 # -- the currency ----------------------------------------------------------------------------------
@@ -311,13 +345,13 @@ def test_the_loss_exceeds_epsilon_no_more_often_than_said():
     loss = np.log(np.exp(c * x - c * c / 2).mean(1))
     mu = presence_mu(c, steps, slack)
     for epsilon in (0.2, 0.5, 1.0, 2.0):
-        said, seen = exceeds_with(mu, slack, epsilon), float(np.mean(loss > epsilon))
+        said, seen = accounting.exceeds(mu, epsilon, slack), float(np.mean(loss > epsilon))
         assert seen <= said <= 1.0
         assert said >= accounting.exceeds(mu, epsilon)
         # A test of that size and power is allowed: the bound is reached by some pair of this cost.
         assert power(mu, slack, math.exp(-epsilon) * said) == pytest.approx(said, rel=1e-6)
-    assert exceeds_with(mu, slack, 0.0) == 1.0
-    assert exceeds_with(mu, 0.0, 50.0) < 1e-200
+    assert accounting.exceeds(mu, 0.0, slack) == 1.0
+    assert accounting.exceeds(mu, 50.0) < 1e-200
 
 
 # -- arithmetic ------------------------------------------------------------------------------------
@@ -334,7 +368,7 @@ def test_first_masses_are_good_to_far_more_than_is_said(c):
                 assert abs(mpmath.mpf(float(mass)) / truth - 1) < 1e-13
 
 
-@pytest.mark.parametrize("steps", [1, 2, 8, 64])
+@pytest.mark.parametrize("steps", [1, 2, 7, 64])
 def test_means_stay_and_only_ends_are_cut(steps):
     law = allocation._law_of_mean(0.9, steps, 1e-10)
     assert np.all(np.diff(law.points) > 0)
@@ -354,6 +388,6 @@ def test_there_are_fewer_pairs_than_the_bound_on_rounding_says(monkeypatch):
         return spread(values, weights, points, lost)
 
     monkeypatch.setattr(allocation, "_spread", counting)
-    for c, steps in ((10.0, 4), (1.0, 8), (3.0, 32), (1e-4, 4)):
+    for c, steps in ((10.0, 4), (1.0, 8), (3.0, 31), (10.0, 7), (1e-4, 4)):
         allocation._law_of_mean(c, steps, 1e-54)
     assert 2**17 < most < 2**22

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from blindstep.errors import InvalidArgument
+from blindstep.planning.noise import calibrated
+from blindstep.planning.statement import statement
 from blindstep.private import noise as noise_module
 from blindstep.private.clip import clip, unit_of
-from blindstep.private.lattice import STD
 from blindstep.private.mechanisms import MECHANISMS, Independent
-from blindstep.private.noise import fresh_keys, secret_steps
+from blindstep.private.noise import STD, fresh_keys, secret_steps
 from blindstep.private.schedule import UNLIKELY, Kind, Schedule
 from blindstep.private.secret_batches import presence_mu
-from blindstep.private.statement import statement
-from blindstep.private.terms import PRESENCES, REPLACE, ZERO_OUT, Terms, calibrated
+from blindstep.private.terms import EFFECTIVE, PRESENCES, REPLACE, ZERO_OUT, Terms
 from gates import block_of, lattice, make_gate, permit_of, releases_of
 from hostile import tables
 from matrices import OURS, dense
@@ -94,13 +94,13 @@ def test_steps_are_uniform_independent_and_drawn_anew_in_each_pass():
 
 def test_steps_and_noise_read_different_parts_of_the_stream(monkeypatch):
     """Their nonces differ in the first word, whatever the release and the pass."""
-    seen, real = [], noise_module.lattice.chacha20
+    seen, real = [], noise_module.chacha20
 
     def noted(key, nonce, blocks):
         seen.append(np.asarray(nonce).reshape(3, -1))
         return real(key, nonce, blocks)
 
-    monkeypatch.setattr(noise_module.lattice, "chacha20", noted)
+    monkeypatch.setattr(noise_module, "chacha20", noted)
     monkeypatch.setattr(noise_module, "_stream", noted)
     key = fresh_keys(1).noise.words()
     for number in range(3):
@@ -253,6 +253,21 @@ def test_calibration_never_overshoots_and_wastes_little(mu, log, passes, neighbo
     loud = calibrated(public, Independent(1), 5, 1.0, 1.0, mu, neighbours)
     assert terms.noise_std <= loud.noise_std * (1 + 1e-5)
     assert loud.secrecy() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("blocks", "counted"), [(1, 1), (3, 3), (STEPS, STEPS), (STEPS + 1, STEPS)]
+)
+def test_a_part_of_a_pass_is_accounted_for_as_what_is_made(blocks, counted):
+    """A run that ends within its first pass makes some of its steps; a later pass counts as whole."""
+    terms = secret_terms(blocks=blocks)
+    first, second = terms.costs()
+    c = float((first / terms.noise_std + second)[0]) / EFFECTIVE
+    claimed = 2 * presence_mu(c, STEPS, 1e-8, counted)
+    assert terms.mu_per_pass() == pytest.approx(claimed, rel=1e-9)
+    assert terms.mu() == terms.mu_per_pass() * math.sqrt(-(-blocks // STEPS))
+    spent = calibrated(terms.schedule, Independent(1), SIZE, 1.0, 1.0, 0.2)
+    assert 0.99 * 0.2 <= spent.mu() <= 0.2
 
 
 def test_leaving_out_is_half_of_replacing():

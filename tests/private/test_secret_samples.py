@@ -21,8 +21,12 @@ with warnings.catch_warnings():  # it says that it is faster with numba
 # -- Monte Carlo -----------------------------------------------------------------------------------
 
 
-def sampled(c, steps, kind, ks, number, rng):
-    """Profiles at `ks` and their standard errors, by importance sampling from a mixture of shifts."""
+def sampled(c, steps, kind, ks, number, rng, made=None):
+    """Profiles at `ks` and their standard errors, by importance sampling from a mixture of shifts.
+
+    Where a part of the steps is made, a ratio of 1 stands for each of the others.
+    """
+    share, steps = (made or steps) / steps, made or steps
     if kind == "without":
         shifts = [(-z / math.sqrt(steps),) * 2 for z in (0.0, 2.0, 4.0)]
     else:
@@ -38,8 +42,9 @@ def sampled(c, steps, kind, ks, number, rng):
         first, rest = x[:, :1], x[:, 1:].sum(1, keepdims=True)
         tilt = b * first - b * b / 2 + a * rest - (steps - 1) * a * a / 2
         weight = 1 / np.exp(tilt).mean(1)
-        s = np.exp(c * x - c * c / 2).mean(1)
-        likely = weight * np.exp(c * x[:, 0] - c * c / 2)  # S may be replaced by one of its terms
+        s = 1 - share + share * np.exp(c * x - c * c / 2).mean(1)
+        # S may be replaced by one of its terms
+        likely = weight * (1 - share + share * np.exp(c * x[:, 0] - c * c / 2))
         if kind == "with":
             values = [likely * np.maximum(1 - k / s, 0) for k in ks]
         else:
@@ -54,10 +59,10 @@ def sampled(c, steps, kind, ks, number, rng):
 class Sampled:
     """What Monte Carlo says of a pass: whether a mu is refuted, and what mu is needed at least."""
 
-    def __init__(self, c, steps, slack, number):
+    def __init__(self, c, steps, slack, number, made=None):
         self.slack = slack
-        self.epsilons = epsilons_of(c, steps, slack)
-        self.low = lower_bounds(c, steps, self.epsilons, number, 0)
+        self.epsilons = epsilons_of(c, steps, slack, made)
+        self.low = lower_bounds(c, steps, self.epsilons, number, 0, made)
 
     def refutes(self, mu):
         claims = [profile(mu, self.slack, e) for e in self.epsilons]
@@ -68,15 +73,15 @@ class Sampled:
         return max(needed(e, low, self.slack) for e, low in pairs)
 
 
-def epsilons_of(c, steps, slack):
+def epsilons_of(c, steps, slack, made=None):
     """Where the profile is looked at."""
-    return np.linspace(0.05, 7.5, 12) * presence_mu(c, steps, slack)
+    return np.linspace(0.05, 7.5, 12) * presence_mu(c, steps, slack, made)
 
 
-def lower_bounds(c, steps, epsilons, number, seed):
+def lower_bounds(c, steps, epsilons, number, seed, made=None):
     """The larger of both profiles at each epsilon, less five standard errors."""
     rng, ks = np.random.default_rng(seed), np.exp(epsilons)
-    sampling = [sampled(c, steps, kind, ks, number, rng) for kind in KINDS]
+    sampling = [sampled(c, steps, kind, ks, number, rng, made) for kind in KINDS]
     return np.max([mean - 5 * error for mean, error in sampling], axis=0)
 
 
@@ -90,6 +95,16 @@ def test_against_monte_carlo():
     assert truth.refutes(presence_mu(c / 2, steps, slack))
     assert truth.refutes(presence_mu(c, 2 * steps, slack))
     assert truth.refutes(presence_mu(c, steps, 100 * slack))
+
+
+def test_a_part_of_a_pass_against_monte_carlo():
+    c, steps, made, slack = 0.7, 8, 3, 1e-5
+    mu, truth = presence_mu(c, steps, slack, made), Sampled(c, steps, slack, 300_000, made)
+    assert not truth.refutes(mu)
+    assert truth.at_least() > 0.94 * mu
+    # Power: a step less, twice as many that are not made.
+    assert truth.refutes(presence_mu(c, steps, slack, made - 1))
+    assert truth.refutes(presence_mu(c, 2 * steps, slack, made))
 
 
 LENGTHS = {2: (0.1, 0.3, 1.0, 2.0), 4: (0.1, 0.3, 0.6, 1.0), 8: (0.1, 0.4, 0.9, 1.5)}

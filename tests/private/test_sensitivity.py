@@ -8,10 +8,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from blindstep.errors import InvalidArgument
-from blindstep.private.lattice import STD
+from blindstep.planning.noise import calibrated
 from blindstep.private.mechanisms import MECHANISMS
+from blindstep.private.noise import STD
 from blindstep.private.schedule import Kind, Schedule
-from blindstep.private.terms import Terms, calibrated
+from blindstep.private.terms import Terms
 from gates import batches_of, block_of, lattice, make_gate, make_terms
 from hostile import tables
 from matrices import OURS, dense
@@ -156,6 +157,14 @@ def test_calibration_never_overshoots_and_wastes_nothing(name, mu, period, size,
     assume(math.sqrt(size * mechanism.column_counts().max() * schedule.passes) < 0.49 * mu * STD)
     terms = calibrated(schedule, mechanism, size, clip, 3 * clip, mu)
     assert mu * (1 - 1e-9) <= terms.mu() <= mu
+
+
+def test_terms_that_cost_more_than_was_asked_for_are_refused():
+    """Whoever worked out the noise: a search that errs cannot overspend."""
+    terms = make_terms()
+    assert terms.within(terms.mu()) is terms
+    with pytest.raises(InvalidArgument, match="were made for"):
+        terms.within(terms.mu() * (1 - 1e-12))
 
 
 def test_what_cannot_be_exact_is_refused():

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from blindstep.errors import InvalidArgument
+from blindstep.planning.noise import calibrated
+from blindstep.planning.statement import statement
 from blindstep.private.clip import unit_of
-from blindstep.private.gate import release_answers, release_records
-from blindstep.private.lattice import STD
 from blindstep.private.mechanisms import MECHANISMS
+from blindstep.private.noise import STD
 from blindstep.private.schedule import MOST_IN_A_WINDOW, Kind, Schedule
-from blindstep.private.statement import statement
-from blindstep.private.terms import EFFECTIVE, REPLACE, ZERO_OUT, Terms, calibrated
-from gates import make_gate, permit_of
+from blindstep.private.terms import EFFECTIVE, REPLACE, ZERO_OUT, Terms
+from gates import make_gate, permit_of, release_answers, release_records
 
 PLANNED, SIZE, CLIP = 6, 3, 1.5
 

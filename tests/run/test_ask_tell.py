@@ -13,7 +13,7 @@ import blindstep as bs
 from blindstep.ledger.ledger import read_ledger
 from blindstep.losses.isolation_worker import number
 from blindstep.private.noise import fresh_keys
-from blindstep.run.ask_tell import numbers
+from blindstep.run.query import numbers
 from driver_runs import DATA, HORIZON, NAIVE_PLAN, PLAN, answer_in_parts, same
 from losses import capped_distance_numpy
 

@@ -13,7 +13,7 @@ import blindstep as bs
 from blindstep.errors import BudgetExceeded, CheckpointMismatch, LedgerUnwritable, StorageError
 from blindstep.ledger import fingerprints
 from blindstep.ledger.ledger import Ledger, read_ledger
-from blindstep.private.lattice import LARGEST, STD
+from blindstep.private.noise import LARGEST, STD
 from driver_runs import (
     BUDGET,
     DATA,

@@ -11,8 +11,7 @@ import pytest
 import blindstep as bs
 from blindstep.insight.tables import fraction_clipped
 from blindstep.ledger.ledger import read_ledger
-from blindstep.private.lattice import STD
-from blindstep.private.noise import fresh_keys, lattice_noise
+from blindstep.private.noise import STD, fresh_keys, lattice_noise
 from blindstep.private.schedule import Kind
 from driver_runs import BUDGET, DATA, cut_after, run, same
 from gates import make_gate, of_rows

@@ -5,6 +5,7 @@ import concurrent.futures
 import functools
 import logging
 import multiprocessing
+import os
 import pickle
 import random
 import signal
@@ -18,7 +19,7 @@ import blindstep as bs
 from blindstep.losses.engines import Task, Work, perform
 from blindstep.losses.pytrees import ParameterSpace
 from blindstep.losses.silence import silence
-from blindstep.private.statement import round_up
+from blindstep.planning.statement import round_up
 from blindstep.run import host
 from blindstep.run.progress import RunProgress, how_to_go_on
 from driver_runs import BUDGET, DATA, SHORT, run, same
@@ -332,3 +333,23 @@ def test_progress_is_seen_while_losses_are_silent(capfd):
     with RunProgress(SHORT, show=True) as bar, silence(worker=False):
         opt.shown_by(bar)
     assert f"{SHORT.schedule.releases} steps of" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_how_much_work_is_reasonable_is_measured_as_the_run_evaluates(tmp_path, vectorized):
+    """With a time limit: in processes of their own, which take longer than a quick loss."""
+    seen = tmp_path / "processes"
+
+    def told(params, record):
+        with open(seen, "a") as file:
+            print(os.getpid(), file=file)
+        return np.zeros(len(record)) if vectorized else 0.0
+
+    space = ParameterSpace.of(np.zeros(2))
+    for timeout, apart in ((None, False), (60.0, True)):
+        seen.unlink(missing_ok=True)
+        assert (
+            host._effort(told, space, DATA, bs.Host(timeout=timeout, vectorized=vectorized))
+            >= 2**12
+        )
+        assert (str(os.getpid()) not in seen.read_text().split()) == apart

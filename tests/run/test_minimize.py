@@ -48,6 +48,16 @@ def test_a_second_call_compiles_nothing_whatever_data_start_budget_and_seed():
     assert len(traces) <= first + 2
 
 
+def test_all_steps_of_a_run_are_one_program(monkeypatch):
+    """A learner's state has one type in all of them: else the second step has a program of its own."""
+    traces, real = [], compiled.run_blocks
+    monkeypatch.setattr(compiled, "run_blocks", lambda *run: traces.append(1) or real(*run))
+    plan = bs.plan(bs.Auto(passes=8), dim=2, records=24, privacy=bs.Privacy(mu=4.0))
+    assert plan.rounds > 1
+    run(plan=plan, loss=lambda p, z: jnp.sum(jnp.abs(p - z)))
+    assert len(traces) == 1
+
+
 def test_memory_is_bounded_by_a_chunk():
     records, dim = 100_000, 1000
     plan = plan_of(

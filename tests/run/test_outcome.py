@@ -6,7 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-from blindstep.run.outcome import Kind, Outcome, is_coherent
+import blindstep as bs
+from blindstep.run.outcome import Kind, Outcome, is_coherent, share_of_the_way
 from blindstep.run.result import History
 
 
@@ -33,6 +34,27 @@ def test_a_path_that_goes_one_way_is_told_from_a_walk_along_noise(dim):
             )
     assert coherent == 200
     assert random < 4
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "signal", "low", "high"),
+    [
+        (0.1, 0.0, 0.5, 0.5),  # nothing was heard, and the comparison is blunt
+        (0.1, 3.0, 1.0, 1.0),  # the first steps were clear
+        (1.0, 0.0, 0.5, 0.8),
+        (1.0, 0.7, 0.9, 1.0),  # clear in all steps together
+    ],
+)
+def test_less_of_the_way_is_gone_where_less_was_heard(epsilon, signal, low, high):
+    # A signal of so many standard deviations of the noise on a gradient, at every step.
+    plan = bs.plan(bs.Auto(), dim=60, records=4000, privacy=bs.Privacy(epsilon, 1e-5))
+    noise = plan.release_std_mean
+    chance = np.random.default_rng(0)
+    gradients = noise * chance.normal(size=(plan.rounds, plan.horizon, plan.heard))
+    gradients[..., 0] += noise * signal * np.sqrt(plan.heard)
+    norms = np.linalg.norm(gradients, axis=-1)
+    share = share_of_the_way(plan, History(norms, np.ones_like(norms)))
+    assert low <= share <= high
 
 
 def test_an_outcome_is_its_sentence():

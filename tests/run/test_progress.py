@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 import blindstep as bs
+from blindstep import display
 from blindstep.ledger.ledger import read_ledger
+from blindstep.planning.statement import round_up
 from blindstep.private import accounting
-from blindstep.private.statement import round_up
 from blindstep.run import compiled
 from blindstep.run.progress import RunProgress
+from blindstep.run.result import released_std
 from driver_runs import NAIVE_PLAN, cut_after, run, same
 from plans import plan_of
 
@@ -106,3 +108,46 @@ def test_parts_are_of_one_size_and_follow_from_the_plan(monkeypatch):
         each = plan.evaluations // plan.schedule.releases
         monkeypatch.setattr(compiled, "_WORTH_A_CALL", each * steps)
         assert compiled._blocks_at_once(plan) == part
+
+
+def test_a_notebook_gets_a_bar_that_moves_and_needs_no_widgets(monkeypatch):
+    """Drawn once, and then moved in its place."""
+    pages = []
+
+    class Handle:
+        def update(self, page):
+            pages.append(page)
+
+    class Display:
+        HTML = staticmethod(str)
+
+        @staticmethod
+        def display(page, display_id):
+            assert display_id
+            pages.append(page)
+            return Handle()
+
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(display, "import_module", {"IPython.display": Display}.__getitem__)
+    run(plan=SCALED)  # in a notebook it is shown unless it is told not to be
+    assert "evaluations of the loss" in pages[0]
+    total = SCALED.calibrations + SCALED.schedule.releases + SCALED.comparisons
+    assert f'<progress value="{total}" max="{total}">' in pages[-1]
+    assert f"epsilon {round_up(SCALED.epsilon, 4)} of" in pages[-1]
+
+
+def test_a_loss_that_noise_hides_is_not_shown():
+    """It said: loss -254% of the first."""
+    bar = RunProgress(SCALED, show=False)
+    noise = released_std(SCALED) / np.sqrt(SCALED.horizon)
+
+    class Charged:
+        spent, secrecy = 1.0, 0.0
+
+    bar._sessions = [Charged()]
+    for first, said in ((2.9 * noise, False), (10.0 * noise, True)):
+        bar._values = lambda first=first: np.concatenate(
+            [np.full(SCALED.horizon, first), np.full(SCALED.horizon, -5.0 * first)]
+        )
+        assert ("loss 0% of the first (± 10%)" in bar._said()) is said
+        assert ("loss" in bar._said()) is said

@@ -1,5 +1,7 @@
 """Runs with four arguments: they find their scales, pay for them, and go on after a crash."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import blindstep as bs
 from blindstep.ledger.ledger import read_ledger
 from blindstep.private import accounting
+from blindstep.run.outcome import Kind
 
 RANDOM = np.random.default_rng(0)
 FEATURES = RANDOM.normal(size=(2000, 3)).astype(np.float32)
@@ -54,17 +57,21 @@ def test_units_do_not_matter(features, scale, length):
 
 
 def test_the_host_driver_finds_them_too():
-    few = {name: values[:200] for name, values in DATA.items()}
+    def rows(weights, record):
+        return np.abs(np.sum(record["x"] * weights, axis=-1) - record["y"])
+
+    few = {name: values[:400] for name, values in DATA.items()}
     # More privacy spent on fewer people: about as much noise.
     result = bs.minimize(
-        host_loss,
+        rows,
         np.zeros(3),
         few,
         bs.Privacy(epsilon=16, delta=1e-5),
         method=bs.Auto(evaluations=2**16, passes=20),
-        evaluate=bs.Host(),
+        evaluate=bs.Host(vectorized=True),
     )
-    assert error(result.params) < 3 * BEST  # at the start: 7.4 times
+    # At the start: 7.4 times; of 120 such runs the worst had 1.007 times.
+    assert error(result.params) < 2 * BEST
 
 
 def test_calibrations_steps_and_comparison_add_up_to_the_budget():
@@ -146,20 +153,28 @@ def test_seeded_looks_do_not_share_the_noise_of_the_steps(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::blindstep.errors.HopelessPlan")
+def test_in_noise_alone_the_start_is_given_back_and_that_is_said():
+    few, stayed = {k: v[:40] for k, v in DATA.items()}, 0
+    for _ in range(10):
+        method = bs.Auto(evaluations=2**12)
+        lost = bs.minimize(loss, START, few, bs.Privacy(mu=0.01), method=method)
+        stays = lost.best_round is None
+        assert lost.outcome.startswith("Nothing better than the start") == stays
+        assert np.array_equal(lost.params, START) == stays
+        stayed += stays
+    # Noise alone is two standard deviations better than the start in 1 of 44 runs: in 5 of 10 with
+    # probability 2e-6.
+    assert stayed >= 6
+
+
 def test_how_it_went_is_said_from_releases():
-    lost = bs.minimize(
-        loss,
-        START,
-        {k: v[:40] for k, v in DATA.items()},
-        bs.Privacy(mu=0.01),
-        method=bs.Auto(evaluations=2**15),
-    )
-    assert lost.outcome.startswith("Nothing better than the start")
-    np.testing.assert_array_equal(lost.params, START)
-    assert lost.best_round is None
     found = bs.minimize(loss, START, DATA, **SHORT)
-    assert found.outcome.startswith("Settled")
+    assert found.outcome.kind in (Kind.SETTLED, Kind.TRAVELLING)
     assert found.comparison.best is not None
+    # The same releases on other paths: straight ahead until the end, and to and fro.
+    way = np.linspace(0.0, 1.0, len(found.means))[:, None] * np.ones(3)
+    for path, kind in ((way, Kind.TRAVELLING), (np.sin(9 * way), Kind.SETTLED)):
+        assert replace(found, means=path).outcome.kind is kind
 
 
 def test_a_choice_that_is_not_there_is_named():
@@ -174,3 +189,14 @@ def test_steps_travel_with_any_number_of_rounds():
     noisy = bs.minimize(loss, START, DATA, bs.Privacy(mu=0.005), method=bs.Auto(evaluations=2**18))
     assert noisy.plan.horizon == 1
     assert np.linalg.norm(np.diff(noisy.means, axis=0), axis=1).min() > 0
+
+
+def test_where_noise_is_nearly_all_a_part_of_the_way_is_gone():
+    # Every step drowns in noise, and the comparison still sees that half of the way is better.
+    result = bs.minimize(loss, START, DATA, bs.Privacy(mu=0.02), seed=1)
+    share = result.comparison.share
+    assert 0.5 <= share <= 1.0
+    if result.best_round is None:
+        np.testing.assert_array_equal(result.params, START)
+    else:
+        np.testing.assert_allclose(result.params, share * result.means[-1], rtol=1e-6)

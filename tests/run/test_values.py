@@ -12,8 +12,8 @@ import blindstep as bs
 from blindstep.insight.report import report_run_directory
 from blindstep.ledger.ledger import read_ledger
 from blindstep.ledger.session import Session
+from blindstep.planning.statement import delta_sentence, round_up
 from blindstep.private import accounting
-from blindstep.private.statement import delta_sentence, round_up
 
 DATA = np.random.default_rng(0).normal(size=(4000, 2)) + np.array([3.0, 0.0])
 PRIVACY = bs.Privacy(epsilon=1, delta=1e-5)
@@ -186,8 +186,10 @@ def test_no_file_of_a_finished_value_holds_losses_without_noise(largest, tmp_pat
 
 
 def test_tuning_costs_one_budget_and_finds_the_better_start(tmp_path):
-    method = bs.Auto(evaluations=2**18)
-    candidates = [{"params": np.array([1e7, -1e7]), "method": method}, method]
+    # Two short steps from so far away lead nowhere.
+    short = bs.Tight(radius=1.0, bounds=bs.Bounds(clip=1.0), horizon=2, reach=0.1, rounds=1)
+    method = bs.Auto(evaluations=2**16, secret=False)
+    candidates = [{"params": np.array([1e3, -1e3]), "method": short}, method]
     budget = bs.Privacy(epsilon=4, delta=1e-5)
     options = {"privacy": budget, "checkpoint": tmp_path / "tuned"}
     tuned = bs.tune(loss, np.zeros(2), DATA, candidates, **options)

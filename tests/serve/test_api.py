@@ -19,11 +19,13 @@ class Site:
 
     def __init__(self, client: TestClient, admin: str) -> None:
         self.client, self.admin = client, admin
-        self.study = self.post("/v1/studies", admin, SPEC).json()["id"]
+        # Nobody is in the control group, whose two questions are the same at the start.
+        self.study = self.post("/v1/studies", admin, SPEC | {"control": 0.0}).json()["id"]
         self.other = self.post("/v1/studies", admin, SPEC | {"name": "other"}).json()["id"]
         self.site = self.token("site", self.study)
         self.stranger = self.token("site", self.other)
         self.metrics = self.token("metrics", None)
+        self.viewer = self.token("viewer", None)
 
     def token(self, scope, study):
         body = {"scope": scope, "study": study}
@@ -115,14 +117,16 @@ def _endpoints(site):
     """Every endpoint of the API with the least scope that may use it."""
     study, token = site.study, site.ask("matrix").json()["token"]
     yield "POST", "/v1/studies", SPEC, "admin"
-    yield "GET", "/v1/studies", None, "admin"
-    yield "GET", f"/v1/studies/{study}", None, "site"
+    yield "GET", "/v1/studies", None, "viewer"
+    yield "GET", "/v1/audit", None, "viewer"
+    yield "POST", "/v1/people/forget", {"person": "x"}, "admin"
+    yield "GET", f"/v1/studies/{study}", None, "reader"
     yield "GET", f"/v1/studies/{study}/parameters", None, "site"
     yield "POST", f"/v1/studies/{study}/questions", {"person": "x"}, "site"
     yield "POST", f"/v1/studies/{study}/pause", {}, "admin"
     yield "POST", f"/v1/studies/{study}/resume", {}, "admin"
     yield "POST", f"/v1/studies/{study}/end-window", {}, "admin"
-    yield "GET", f"/v1/studies/{study}/report", None, "admin"
+    yield "GET", f"/v1/studies/{study}/report", None, "viewer"
     yield "GET", "/v1/tokens", None, "admin"
     yield "POST", "/v1/tokens", {"scope": "metrics"}, "admin"
     yield "DELETE", "/v1/tokens/0123", None, "admin"
@@ -142,6 +146,8 @@ def _refused(site, method, path, token, body):
 def test_every_endpoint_refuses_whoever_may_not_use_it(site):
     may = {
         "admin": {"admin"},
+        "viewer": {"admin", "viewer"},
+        "reader": {"admin", "viewer", "site"},
         "site": {"admin", "site"},
         "metrics": {"admin", "metrics"},
         "question": {"admin", "site", None},
@@ -152,6 +158,7 @@ def test_every_endpoint_refuses_whoever_may_not_use_it(site):
         "stranger": site.stranger,
         "wrong": site.site[:-1] + "!",
         "site": site.site,
+        "viewer": site.viewer,
         "admin": site.admin,
     }
     seen = 0
@@ -165,7 +172,7 @@ def test_every_endpoint_refuses_whoever_may_not_use_it(site):
                 assert found in expected, (method, path, who, found)
             seen += 1
     routes = site.client.get("/openapi.json").json()["paths"]
-    assert seen == 6 * (sum(len(methods) for methods in routes.values()) + 1)  # and /metrics
+    assert seen == 7 * (sum(len(methods) for methods in routes.values()) + 1)  # and /metrics
 
 
 def test_a_question_token_cannot_be_changed(site):
@@ -265,6 +272,7 @@ def _malformed(site, number, seed):
 
 
 def _silent(site, caplog, number, seed):
+    site.client.app.state.service.access.patience = 0.0
     caplog.handler.setFormatter(JsonLines())
     caplog.set_level(logging.DEBUG, "blindstep.serve")
     said = _malformed(site, number, seed)
@@ -276,6 +284,16 @@ def _silent(site, caplog, number, seed):
 
 def test_malformed_requests_are_refused_and_repeat_nothing(site, caplog):
     _silent(site, caplog, 1_000, seed=0)
+
+
+def test_a_field_that_is_not_known_is_answered_with_a_name_of_ours(site):
+    for typo, meant in (
+        ("poeple", "Did you mean 'people'"),
+        (SECRET_PERSON, "/docs has the names"),
+    ):
+        said = site.post("/v1/studies", site.admin, SPEC | {typo: 20}).json()["error"]["message"]
+        assert meant in said
+        assert typo not in said
 
 
 @pytest.mark.slow
@@ -324,5 +342,6 @@ def test_health_says_whether_the_process_and_the_database_answer(site, tmp_path)
     assert site.client.get("/readyz").status_code == 200
     with site.client.app.state.service.database.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    site.client.app.state.service.lookout.look()
     assert site.client.get("/readyz").status_code == 503
     assert site.client.get("/healthz").status_code == 200

@@ -9,8 +9,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from scripts import snippet
 
 from browser import browser, sign_in
+from identity_provider import CLIENT, SECRET, identity_provider
 from service_process import free_port, serving
 
 pytestmark = pytest.mark.browser
@@ -46,12 +48,13 @@ def watched(chromium, **look):
     return page
 
 
-def make_study(page, served, name, people="96"):
+def make_study(page, served, name, people="96", parameters="comedy -1 1\nmusic -1 1 0.5"):
     """Make a study with the form, by labels, and give its id."""
     page.goto(f"{served.address}/new")
     page.get_by_label("Name", exact=True).fill(name)
-    page.get_by_label("Parameters").fill("comedy -1 1\nmusic -1 1 0.5")
+    page.get_by_label("Parameters").fill(parameters)
     page.get_by_label("People expected").fill(people)
+    page.get_by_label("Start even if noise would win").check()
     page.get_by_role("button", name="Start").click()
     page.wait_for_url("**/studies/*")
     return page.url.rpartition("/")[2]
@@ -114,7 +117,7 @@ def test_pages_fit_their_screen_and_can_be_read(chromium, served, scheme, width)
     page = watched(chromium, viewport={"width": width, "height": 800}, color_scheme=scheme)
     sign_in(page, served)
     study = make_study(page, served, f"{scheme} {width}")
-    for path in ("/", "/new", f"/studies/{study}"):
+    for path in ("/", "/new", "/docs", f"/studies/{study}"):
         page.goto(served.address + path)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
         assert page.evaluate("document.querySelectorAll('h1').length") == 1
@@ -124,6 +127,50 @@ def test_pages_fit_their_screen_and_can_be_read(chromium, served, scheme, width)
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.className") == "skip"
     assert page.wrong == []
+    page.close()
+
+
+def test_an_admin_signs_in_through_a_provider_and_out_again(chromium, tmp_path, monkeypatch):
+    """From another site, with whose redirects a browser sends no strict cookie."""
+    port = free_port()
+    with identity_provider() as provider:
+        provider.host = "localhost"
+        provider.claims = {"sub": "1", "name": "Anna", "roles": ["blindstep-admin"]}
+        for name, value in {
+            "ADDRESS": f"http://127.0.0.1:{port}",
+            "OIDC_ISSUER": provider.issuer,
+            "OIDC_CLIENT": CLIENT,
+            "OIDC_SECRET": SECRET,
+        }.items():
+            monkeypatch.setenv(f"BLINDSTEP_{name}", value)
+        with serving(tmp_path, port=port) as served:
+            page = watched(chromium.new_context())
+            page.goto(f"{served.address}/")
+            page.get_by_role("link", name="Sign in with your organisation").click()
+            page.wait_for_url(f"{served.address}/")
+            make_study(page, served, "Anna's")
+            page.goto(f"{served.address}/audit")
+            assert page.get_by_text("Anna").count() == 2
+            page.get_by_role("button", name="Sign out").click()
+            page.wait_for_url("**/login")
+            page.goto(f"{served.address}/")
+            assert page.url.endswith("/login")
+            assert page.wrong == []
+            page.context.close()
+            assert SECRET not in served.log()
+
+
+def test_the_longest_names_make_no_page_wider(chromium, served):
+    """(In 0.2 a long name made the page 1,963 pixels wide.)"""
+    page = watched(chromium, viewport={"width": 390, "height": 800})
+    sign_in(page, served)
+    study = make_study(page, served, "W" * 100, parameters=f"{'W' * 64} -1 1")
+    with served.client() as admin:
+        admin.end_window(study, 1)
+    page.get_by_text("step 2 asks whoever comes").wait_for()
+    for path in ("/", f"/studies/{study}", "/audit"):
+        page.goto(served.address + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
     page.close()
 
 
@@ -153,7 +200,9 @@ CONTRAST = """() => {
 def test_a_visitor_votes_twice_on_the_page(chromium, served, site_port):
     with served.client() as admin:
         weights = dict.fromkeys(("comedy", "drama", "action", "romance", "science"), (-1, 1))
-        study = admin.create("page", weights | {"music": (-1, 1)}, people=96, epsilon=1)["id"]
+        study = admin.create(
+            "page", weights | {"music": (-1, 1)}, people=96, epsilon=1, despite_noise=True
+        )["id"]
         token = admin.new_token("site", study)["token"]
         page_server = subprocess.Popen(
             [sys.executable, str(ROOT / "examples" / "vote_page" / "site.py"), "--study", study]
@@ -194,3 +243,11 @@ def wait_for(address):
             return
         assert time.monotonic() < until
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize("kind", ["vote", "comparison"])
+def test_the_documented_snippet_works_in_a_page_that_a_server_renders(chromium, kind):
+    """Whoever answers is shown the second question; nothing but the documentation is followed."""
+    more = {"people_per_step": 16, "despite_noise": True}
+    found = snippet.run(chromium, people=32, epsilon=3.0, kind=kind, **more)
+    assert found["often"] == [2 if kind == "vote" else 1] * 32

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-from blindstep.serve import closing, schema
+from blindstep.serve import closing, reading, schema
 from blindstep.serve.database import Database
 from blindstep.serve.studies import Studies
 from serving import SECRETS, Bench
@@ -132,7 +132,7 @@ def test_a_database_of_0_2_is_brought_up_to_date(old):
         assert studies.history(row["number"]) == [json.loads(each["outcome"]) for each in first]
     done = studies.design(rows["done"]["number"])
     assert (done.releases, done.planned) == (4, 8)
-    assert done.result(studies.history(done.number)).params.shape == (2,)
+    assert reading.result(done, studies.history(done.number)).params.shape == (2,)
     told = json.loads(before["releases"][3]["outcome"])["parameters"]
     assert studies.parameters(rows["done"]["id"]) == (4, told)
     # A cohort's budget knows what its study of before has spent.

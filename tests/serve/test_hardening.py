@@ -59,7 +59,7 @@ def test_many_answers_at_once_are_many_requests(client):
 
 
 def test_wrong_tokens_cannot_be_tried_for_ever(client):
-    client.app.state.service.mistaken._rate = 5.0
+    client.app.state.service.mistaken._rate = 0.5
     assert client.get("/v1/studies").status_code == 200
     statuses = [
         client.get("/v1/studies", headers={"Authorization": f"Bearer {n}"}).status_code
@@ -168,7 +168,9 @@ def test_an_admin_makes_pauses_and_closes_a_study_in_forms(client):
     assert client.post("/login", data={"token": token}).status_code == 200  # the list of studies
     assert client.post("/new", data={"name": "colours"}).status_code == 422
     fields = {"name": "colours", "parameters": "red -1 1\nsize 0, 10, 3"}
-    page = client.post("/new", data=fields | {"people": "96", "epsilon": "1"})
+    page = client.post(
+        "/new", data=fields | {"people": "96", "epsilon": "1", "despite_noise": "on"}
+    )
     assert page.text.count("<svg") == 2
     assert 'aria-label="size over 0 of 16 steps: now 3"' in page.text
     study = page.url.path
@@ -184,4 +186,15 @@ def test_an_admin_makes_pauses_and_closes_a_study_in_forms(client):
     elsewhere = client.post(f"{study}/close", headers={"Origin": "https://elsewhere.example"})
     assert elsewhere.status_code == 403
     assert "closed" in client.post(f"{study}/close").text
+    kept = client.cookies.get("blindstep_session")
     assert client.post("/logout").url.path == client.get("/").url.path == "/login"
+    client.cookies.set("blindstep_session", kept)  # a copy of the cookie opens nothing either
+    assert client.get("/").url.path == "/login"
+
+
+def test_the_last_admin_token_is_refused_in_one_line(client):
+    (last,) = client.get("/v1/tokens").json()["tokens"]
+    refused = client.delete(f"/v1/tokens/{last['id']}")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "last_admin")
+    assert client.post("/v1/tokens", json={"scope": "admin"}).status_code == 201
+    assert client.delete(f"/v1/tokens/{last['id']}").status_code == 204

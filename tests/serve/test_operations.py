@@ -8,6 +8,7 @@ import os
 import struct
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -20,12 +21,13 @@ from blindstep.cli import app
 from blindstep.errors import InvalidArgument, SecretCopied
 from blindstep.insight.hand_over_seal import check
 from blindstep.serve import Client, Refused, keys, schema
-from blindstep.serve.access import Access
+from blindstep.serve.access import Access, LastAdmin
 from blindstep.serve.database import Database, SchemaUnknown
 from blindstep.serve.keys import Secrets
 from blindstep.serve.observe import JsonLines
 from blindstep.serve.service import Settings
-from serving import SECRETS, Bench, fresh_settings, spec
+from blindstep.serve.sessions import Sessions
+from serving import SECRETS, Bench, spec
 
 
 def test_a_key_file_is_made_once_and_for_its_owner_only(tmp_path):
@@ -160,10 +162,14 @@ def test_the_commands_make_tokens_migrate_and_restore(tmp_path, monkeypatch):
     settings = Settings()
     database = Database(settings.database)
     access = Access(database, settings.secrets())
-    assert access.first_admin() is None
-    assert access.look_up(settings.secrets().token_name(token)).scope == "admin"
+    assert access.has_admin()
+    who = access.look_up(settings.secrets().token_name(token))
+    assert who.scope == "admin"
+    cookie = Sessions(database, settings.secrets()).open(who, who.id)
+    assert run("sign-out").stdout == "Ended 1 sessions.\n"
+    assert Sessions(database, settings.secrets()).holder(cookie) is None
     database.close()
-    assert "0 studies go on" in run("restored").stdout
+    assert "No study goes on: none was open" in run("restored").stdout
     assert run("token", "--scope", "site").exit_code == 2
     os.chmod("blindstep.key", 0o644)
     assert run("migrate").exit_code == 2
@@ -173,23 +179,98 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "blindstep.serve.service", None)
     said = CliRunner().invoke(app, ["serve"])
     assert said.exit_code == 2
-    assert "pip install 'blindstep[serve]'" in said.stderr
+    assert "pip install '.[serve]'" in said.stderr
 
 
-def test_a_session_ends_with_its_token_and_cannot_be_forged(tmp_path):
-    settings = fresh_settings(tmp_path)
-    database = Database(settings.database)
-    access = Access(database, settings.secrets())
-    name, token = access.create("admin", None, "")
-    cookie = access.session(token)
-    assert access.of_session(cookie).id == name
+@pytest.fixture
+def access(url):
+    """Tokens and sessions of an empty database."""
+    database = Database(url)
+    database.migrate()
+    database.check(SECRETS)
+    yield Access(database, SECRETS), Sessions(database, SECRETS)
+    database.close()
+
+
+def test_a_session_ends_with_its_token_and_cannot_be_forged(access):
+    tokens, sessions = access
+    tokens.create("admin", None, "")
+    name, token = tokens.create("admin", None, "Anna's")
+    who = tokens.look_up(SECRETS.token_name(token))
+    cookie = sessions.open(who, name)
+    assert (sessions.holder(cookie).id, sessions.holder(cookie).label) == (name, "Anna's")
     for place in (0, len(cookie) // 2, len(cookie) - 1):
         letter = "0" if cookie[place] != "0" else "1"
-        assert access.of_session(cookie[:place] + letter + cookie[place + 1 :]) is None
-    assert access.session(access.create("site", "x", "")[1]) is None
-    access.revoke(name)
-    assert access.of_session(cookie) is None
-    database.close()
+        assert sessions.holder(cookie[:place] + letter + cookie[place + 1 :]) is None
+    assert sessions.open(who._replace(scope="site"), name) is None
+    assert tokens.look_up(SECRETS.token_name(cookie)) is None  # a cookie is no token
+    assert sessions.holder(token) is None
+    tokens.revoke(name)
+    assert sessions.holder(cookie) is None
+    # Nor where a version that knows no sessions has revoked it.
+    cookie = sessions.open(who, name)
+    assert sessions.holder(cookie) is None
+
+
+def test_signing_out_ends_a_session_and_no_other_one(access):
+    tokens, sessions = access
+    who = tokens.look_up(SECRETS.token_name(tokens.create("admin", None, "")[1]))
+    one, two = sessions.open(who, who.id), sessions.open(who, who.id)
+    sessions.close(one)
+    assert sessions.holder(one) is None
+    assert sessions.holder(two) == who
+    assert sessions.close_all() == 1
+    assert sessions.holder(two) is None
+
+
+def test_a_session_ends_after_hours(access, monkeypatch):
+    tokens, sessions = access
+    who = tokens.look_up(SECRETS.token_name(tokens.create("admin", None, "")[1]))
+    with_token, without = sessions.open(who, who.id), sessions.open(who)
+    now = time.time()
+    for hours, there in ((3.9, [True, True]), (4.1, [True, False]), (12.1, [False, False])):
+        monkeypatch.setattr(time, "time", lambda hours=hours: now + 3600 * hours)
+        found = [sessions.holder(each) is not None for each in (with_token, without)]
+        assert found == there
+    sessions.open(who)
+    assert sessions.close_all() == 1  # those that had ended are deleted
+
+
+def test_the_last_admin_token_is_not_revoked(access):
+    tokens, _ = access
+    first, second = (tokens.create("admin", None, "")[0] for _ in range(2))
+    viewer = tokens.create("viewer", None, "")[0]
+    assert tokens.revoke(first)
+    assert not tokens.revoke(first)
+    with pytest.raises(LastAdmin, match="make another one first"):
+        tokens.revoke(second)
+    assert tokens.has_admin()
+    assert tokens.revoke(viewer)
+
+
+def test_of_two_admins_who_revoke_each_other_one_is_refused(access):
+    tokens, _ = access
+    for _ in range(5):
+        for each in tokens.all()[1:]:
+            tokens.revoke(each.id)
+        tokens.create("admin", None, "")
+        while len(tokens.all()) < 2:
+            tokens.create("admin", None, "")
+        names, together, refused = [each.id for each in tokens.all()], threading.Barrier(2), []
+
+        def revoke(name, together=together, refused=refused):
+            together.wait(60)
+            try:
+                tokens.revoke(name)
+            except LastAdmin:
+                refused.append(name)
+
+        both = [threading.Thread(target=revoke, args=(name,)) for name in names]
+        for each in both:
+            each.start()
+        for each in both:
+            each.join(60)
+        assert len(refused) == len(tokens.all()) == 1
 
 
 @pytest.mark.parametrize(

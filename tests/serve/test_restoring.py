@@ -105,7 +105,7 @@ def test_the_same_votes_have_other_noise_in_a_copy(twins, said):
     told = []
     for each in (lost, copy):
         each.run_step(study, number)
-        told.append(each.studies.history(number)[1]["told"][0])
+        told.append(each.studies.history(number)[1]["release"])
     assert told[0] != told[1]
     mu = copy.studies.design(number).plan.mu
     assert units(copy, copy.studies.row(study)["cohort"], mu) == (2 if said else 1)

@@ -9,14 +9,14 @@ import pytest
 import sqlalchemy as sa
 
 from blindstep.errors import BudgetExceeded, LedgerDamaged, RecordsConsumed
-from blindstep.private.lattice import STD
-from blindstep.private.noise import lattice_noise
-from blindstep.serve import closing, schema
+from blindstep.private.noise import STD, lattice_noise
+from blindstep.serve import closing, observe, reading, schema
 from blindstep.serve.accounts import LedgerPort, open_ledger, votes_name
+from blindstep.serve.database import Database
 from blindstep.serve.keys import Address, DamagedVote
 from blindstep.serve.studies import NoSuchStudy, Studies, WrongState
 from blindstep.serve.voting import Status
-from serving import SECRETS, Bench, made_again, released, shares
+from serving import SECRETS, Bench, made_again, shares
 
 
 @pytest.mark.parametrize("people", [6, 11, 1])
@@ -32,22 +32,20 @@ def test_a_step_is_the_mean_of_whoever_came_by_the_planned_number_and_noise(benc
         key = SECRETS.noise(study, design.attempt, release, salt, name)
         width = design.plan.noise_std / STD
         with jax.enable_x64(True):
-            drawn = lattice_noise(jnp.asarray(key.words()), jnp.asarray(release), 2)
+            drawn = lattice_noise(jnp.asarray(key.words()), jnp.asarray(release), 6)
         noise = width * np.asarray(drawn)
         expected = shares(design, state, votes).sum(axis=0) + noise
-        assert made_again(design, SECRETS, release, salt, state, votes).told[0] == pytest.approx(
-            np.linalg.norm(expected), abs=width
-        )
-        state = bench.studies.snapshot(number, release + 1)[0]
         outcome = bench.studies.history(number)[release]
-        np.testing.assert_allclose(released(design, outcome, state), expected, atol=width)
+        assert made_again(design, SECRETS, release, salt, state, votes).outcome == outcome
+        np.testing.assert_allclose(outcome["release"], expected, atol=width)
+        state = bench.studies.snapshot(number, release + 1)[0]
 
 
 def test_a_study_is_charged_as_a_whole_and_has_a_result(bench):
     study, number = bench.create()
     bench.run(study, number)
     design, history = bench.studies.design(number), bench.studies.history(number)
-    result = design.result(history)
+    result = reading.result(design, history)
     done, parameters = bench.studies.parameters(study)
     assert done == design.releases == len(history)
     assert list(parameters.values()) == design.spec.clamp(result.params).tolist()
@@ -102,7 +100,7 @@ def test_asking_again_gives_the_same_question_and_then_the_second(bench):
 
 def test_a_question_follows_from_the_person_and_the_step_alone(bench):
     """Alone, among others, first or last, before or after a restart: the same two points."""
-    study, number = bench.create()
+    study, number = bench.create(control=0.0)
     names = [f"person {i}" for i in range(70)]
     people = {name: SECRETS.person(study, name) for name in names}
     seen = []
@@ -127,7 +125,7 @@ def test_the_first_of_two_answers_is_kept(bench):
     bench.answer(number, 0, other)
     bench.past_deadline(number)
     bench.freeze(number)
-    assert closing._read_votes(bench.studies, bench.studies.row(study))[0, 1] == 0.25
+    assert closing._read_votes(bench.studies, bench.studies.row(study))[0, 2] == 0.25
 
 
 @pytest.mark.parametrize("number", [0, 7, 2**31, 2**32 - 1])
@@ -221,7 +219,7 @@ def test_a_step_is_taken_over_from_a_worker_that_stops_and_the_first_one_cannot_
 
     def stopped(row):
         """Between reading the votes and the transaction, for as long as it holds the step, and more."""
-        for late[0] in (4.9, 5.1):
+        for late[0] in (3.0, 5.1):
             taken.append(closing.freeze(bench.studies, number, "other"))
 
     assert not closing.release(bench.studies, number, "stopped", stopped)
@@ -420,7 +418,7 @@ def test_a_clock_that_jumps_closes_a_step_once_and_loses_nothing(bench, monkeypa
     assert bench.count(schema.releases) == 1
 
 
-def test_a_vote_under_another_key_stops_the_release(bench):
+def test_a_damaged_vote_counts_0_and_stops_nobody(bench):
     address = Address(1, 2, b"a person of 16 B", 1)
     sealed = SECRETS.seal(address, 0.5)
     assert SECRETS.unseal(address, sealed) == 0.5
@@ -434,12 +432,85 @@ def test_a_vote_under_another_key_stops_the_release(bench):
         with pytest.raises(DamagedVote):
             SECRETS.unseal(address, bytes(spoiled))
     study, number = bench.create()
-    bench.ask(study, "anna")
-    bench.answer(number, 0, {("anna", 0): 1.0})
+    bench.ask(study, "anna", "ben")
+    bench.answer(number, 0, {(name, part): 1.0 for name in ("anna", "ben") for part in (0, 1)})
+    anna = schema.votes.c.person == bench.person(number, "anna")
     with bench.database.begin() as connection:
-        connection.execute(sa.update(schema.votes).values(sealed=bytes(28)))
+        spoiled = sa.update(schema.votes).where(anna, schema.votes.c.part == 1)
+        connection.execute(spoiled.values(sealed=bytes(28)))
+    before = observe.damaged._value.get()
     bench.past_deadline(number)
     bench.freeze(number)
-    with pytest.raises(DamagedVote):
-        bench.release(number)
-    assert bench.studies.row(study)["release"] == 0
+    counted = closing._read_votes(bench.studies, bench.studies.row(study))
+    assert sorted(np.isnan(counted).any(axis=1).tolist()) == [False, True]
+    assert bench.release(number)
+    assert bench.studies.row(study)["release"] == 1
+    assert observe.damaged._value.get() == before + 2  # read twice here
+
+
+# -- never worse than the start ------------------------------------------------------------------
+
+
+def released_with(bench, votes_of, **changed):
+    """A study of 400 people a step, all of whose steps get these votes; gives its history."""
+    design = bench.studies.design(bench.create(people=16 * 400, **changed)[1])
+    chance, history, state = np.random.default_rng(3), [], None
+    for release in range(design.releases):
+        people = [chance.bytes(16) for _ in range(400)]
+        rows = [
+            [int.from_bytes(each[:4], "big"), design.role(each, release), *votes_of(release, each)]
+            for each in people
+        ]
+        rows = np.array([row for row in rows if not np.isnan(row[2])]).reshape(-1, 4)
+        made = made_again(design, SECRETS, release, b"salt", state, rows, history)
+        state = made.state
+        history.append(made.outcome)
+    return design, history
+
+
+@pytest.fixture
+def one_bench(tmp_path):
+    database = Database(f"sqlite:///{tmp_path}/votes.db")
+    database.migrate()
+    yield Bench(database)
+    database.close()
+
+
+def test_a_step_to_which_hardly_anybody_came_does_not_move(one_bench):
+    """The noisy count says so: 12 of 400 in the even steps, all in the others.
+
+    At epsilon 4 the noise on the count is 0.025 of the planned number, so 0.03 and 1 are 8 standard
+    deviations or more from what is asserted. (At epsilon 1 it is 0.09, and one run in 16 fails.)
+    """
+
+    def votes_of(release, person):
+        few = release % 2 == 0 and person[15] >= 8
+        return [np.nan, np.nan] if few else [float(person[14] % 2), float(person[13] % 2)]
+
+    # At epsilon 4 the noisy shares have a standard deviation of 0.026.
+    design, history = released_with(one_bench, votes_of, epsilon=4)
+    moved = [outcome["told"][1] > 0 for outcome in history]
+    assert moved[:-1] == [release % 2 == 1 for release in range(15)]
+    came = [each["came"]["value"] for each in reading.contentment(design, history)]
+    assert max(came[:-1:2]) < 0.25 < 0.7 < min(came[1::2])
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_a_study_ends_where_people_liked_it_better_than_the_start_or_there(one_bench, better):
+    """In the last window everybody sees both. Whoever was misled all the way ends at the start."""
+
+    def votes_of(release, person):
+        if release < 15:
+            return [float(person[14] % 2), float(person[13] % 2)]
+        now_first = person[8] & 1 == 0
+        return [float(now_first != better), float(now_first == better)]
+
+    design, history = released_with(one_bench, votes_of)
+    start = design.spec.parameters_of(np.asarray(design.scales.origin))
+    assert (history[-1]["parameters"] != start) is better
+    found = reading.result(design, history)
+    assert (found.best_round is None) is not better
+    if not better:
+        assert found.outcome.kind.value == "nothing better than the start"
+    last = reading.contentment(design, history)[-1]
+    assert (last["now"]["value"] > last["start"]["value"] + 0.5) is better

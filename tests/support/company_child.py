@@ -86,12 +86,12 @@ def child(rank, port, folder, hold, *tasks):
     jax.distributed.initialize(f"localhost:{port}", 2, rank, **limits)
     after = Session.after
 
-    def seen(self, state, position, collect):
+    def seen(self, state, position, *others):
         say("released", position, digest_of(state.path.position, state.path.point))
         left[0] -= 1
         if left[0] == 0:
             signal.pause()
-        return after(self, state, position, collect)
+        return after(self, state, position, *others)
 
     Session.after = seen
     for task in tasks:

@@ -65,8 +65,11 @@ def _while(params, inputs, found):
 
 
 def _scan(params, inputs, found):
-    consts, carried = params["num_consts"], params["num_consts"] + params["num_carry"]
-    body, number = params["jaxpr"].jaxpr, params["num_carry"]
+    if "ft_in" in params:  # from JAX 0.11 on
+        consts, number, _ = (len(list(part.vals)) for part in params["ft_in"].unpack())
+    else:
+        consts, number = params["num_consts"], params["num_carry"]
+    body, carried = params["jaxpr"].jaxpr, consts + number
 
     def turn(state):
         return _follow(body, inputs[:consts] + state + inputs[carried:], [])[:number]

@@ -122,11 +122,11 @@ def cut_after(monkeypatch, steps, *arguments, always=True, before_saving=False, 
     """Run, and stop as by a crash after so many steps of this session."""
     left, real = [steps], Session.after
 
-    def after(session, state, position, collect):
+    def after(session, state, position, *rest):
         left[0] -= position - session.position
         if left[0] <= 0 and before_saving:
             raise Killed
-        saved = real(session, state, position, collect)
+        saved = real(session, state, position, *rest)
         if left[0] <= 0:
             raise Killed
         return saved

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from blindstep.estimate.vectors import of_answers, of_records, together
 from blindstep.private.gate import Contributions, Gate
-from blindstep.private.lattice import STD
 from blindstep.private.mechanisms import MECHANISMS
-from blindstep.private.noise import fresh_keys
+from blindstep.private.noise import STD, fresh_keys
 from blindstep.private.schedule import Kind, Schedule
 from blindstep.private.terms import Terms
 
@@ -52,6 +52,18 @@ def make_gate(terms, seed=0, port=None, **more):
 def of_rows(data, together):
     """A record's vector is its row of the data."""
     return Contributions(together, lambda rows, places: jnp.asarray(data)[rows])
+
+
+def release_records(permit, memory, kind, data, vector, held):
+    """A release from rows of the data, as drivers make it; a record holds so many numbers."""
+    given = of_records(data, vector, together(permit.terms, kind, held))
+    return permit.release(memory, kind, given)
+
+
+def release_answers(permit, memory, kind, answers, vector):
+    """A release from answers that came from outside, as drivers make it."""
+    given = of_answers(answers, vector, together(permit.terms, kind, answers[:1].size))
+    return permit.release(memory, kind, given)
 
 
 def one_block(permit, memory, data, together=2):

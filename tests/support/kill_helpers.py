@@ -54,9 +54,9 @@ def snapshot(opt):
 then(Optimizer, "__init__", lambda opt: say("opened", *snapshot(opt)))
 then(Optimizer, "tell", lambda opt: say("told", *snapshot(opt)))
 after = Session.after
-def seen(self, state, position, collect):
+def seen(self, state, position, *others):
     say("released", position, digest_of(state.path.position, state.path.point))
-    return after(self, state, position, collect)
+    return after(self, state, position, *others)
 Session.after = seen
 
 for line in sys.stdin:

@@ -111,11 +111,11 @@ def resumed(data, directory):
     """Cut after two rounds, before the second is saved."""
     after, left = Session.after, [2]
 
-    def cut(session, state, position, collect):
+    def cut(session, state, position, *others):
         left[0] -= 1
         if not left[0]:
             raise KeyboardInterrupt
-        after(session, state, position, collect)
+        after(session, state, position, *others)
 
     Session.after = cut
     try:

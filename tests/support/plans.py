@@ -1,5 +1,6 @@
 """Plans described by keywords, for tests that go through many combinations."""
 
+import dataclasses
 from typing import Any
 
 from blindstep import Auto, Klt, Paper, Plan, Questions, Tight, plan
@@ -19,3 +20,11 @@ def plan_of(*, method: str | None = None, **given: Any) -> Plan:
     """The plan that a method makes of its fields and of the sizes, all given by keyword."""
     sizes = {name: given.pop(name) for name in _SIZES if name in given}
     return plan(method_of(method, **given), **sizes)
+
+
+def with_noise(made: Plan, share: float) -> Plan:
+    """The same plan, as if its gate had been given so much of its noise."""
+    spoiled = dataclasses.replace(made)
+    less = dataclasses.replace(made.terms, noise_std=share * made.terms.noise_std)
+    vars(spoiled)["terms"] = less
+    return spoiled

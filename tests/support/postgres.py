@@ -25,6 +25,11 @@ def binaries() -> Path:
     return Path(spec.origin).parent / "pginstall" / "bin"
 
 
+def as_user() -> dict[str, str]:
+    """For a process that refuses to be root's: nobody's, if root starts it."""
+    return {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}
+
+
 class Postgres:
     """A server that can be stopped and started; `url` names its database."""
 
@@ -50,7 +55,6 @@ class Postgres:
         self._run("pg_ctl", "-w", "-D", str(self._data), "-m", mode, "stop")
 
     def _run(self, program: str, *arguments: str) -> None:
-        as_nobody = {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}
         done = subprocess.run(
             [binaries() / program, *arguments],
             stdin=subprocess.DEVNULL,
@@ -58,7 +62,7 @@ class Postgres:
             stderr=subprocess.PIPE,
             cwd="/",
             text=True,
-            **as_nobody,
+            **as_user(),
         )
         assert done.returncode == 0, f"{program}: {done.stderr}"
 

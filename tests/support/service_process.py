@@ -57,16 +57,25 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def serving(
-    folder: Path, *, database: str | None = None, workers: int = 1, options: tuple[str, ...] = ()
+    folder: Path,
+    *,
+    database: str | None = None,
+    workers: int = 1,
+    options: tuple[str, ...] = (),
+    port: int | None = None,
+    as_tests: bool = True,
 ) -> Iterator[Served]:
-    """A service in `folder`, ready for requests; ended with the block."""
-    port = free_port()
+    """A service in `folder`, ready for requests; ended with the block.
+
+    With `as_tests` it is compiled like the tests (conftest.py), so that last bits can be compared.
+    """
+    port = port or free_port()
     chosen = ["--port", str(port), "--workers", str(workers), *options]
     chosen += [] if database is None else ["--database", database]
     command = [sys.executable, "-m", "blindstep", "serve", *chosen]
-    # Compiled like the tests (conftest.py), so that last bits can be compared.
-    flags = {"PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    environment = os.environ | flags
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu"}
+    if as_tests:
+        environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     with (folder / "log").open("a") as log:
         process = subprocess.Popen(
             command,

@@ -28,6 +28,7 @@ SPEC = {
     ],
     "people": 16 * 6,
     "epsilon": 1,
+    "despite_noise": True,
 }
 HOLDER = "a worker"
 
@@ -119,21 +120,23 @@ class Bench:
 
     def table(self, study, answers):
         """The votes {(name, part): loss} as the gate gets them."""
-        return table_of({(SECRETS.person(study, n), p): loss for (n, p), loss in answers.items()})
+        design, release = self.studies.design(study), self.studies.row(study)["release"]
+        named = {(SECRETS.person(study, n), p): loss for (n, p), loss in answers.items()}
+        return table_of(named, lambda person: design.role(person, release))
 
 
-def table_of(answers: dict[tuple[bytes, int], float]) -> np.ndarray:
-    """A row of a number and two losses for each person, in the order of their hashes."""
+def table_of(answers: dict[tuple[bytes, int], float], role=lambda person: 0) -> np.ndarray:
+    """A row of a number, a role and two losses for each person, in the order of their hashes."""
     people = sorted({person for person, _ in answers})
     rows = [
-        [number_of(each), *(answers.get((each, part), np.nan) for part in (0, 1))]
+        [number_of(each), role(each), *(answers.get((each, part), np.nan) for part in (0, 1))]
         for each in people
     ]
-    return np.asarray(rows, float).reshape(-1, 3)
+    return np.asarray(rows, float).reshape(-1, 4)
 
 
 def shares(design: Design, state: str | None, votes: np.ndarray) -> np.ndarray:
-    """How far each person's votes move the mean of a step: in NumPy, from where they were asked."""
+    """How far each person's votes move a step's release: in NumPy, from where they were asked."""
     query = design._machine.ask(design.state(state), Kind.GRAD, design.public)
     numbers = np.resize(votes[:, 0], -(-max(len(votes), 1) // 32) * 32).astype(np.int64)
     with jax.enable_x64(True):
@@ -143,19 +146,24 @@ def shares(design: Design, state: str | None, votes: np.ndarray) -> np.ndarray:
         ]
     points = np.concatenate([np.asarray(each)[:, :, 0] for each in sets])[: len(votes)]
     apart = points[:, 0] - points[:, 1]
-    slopes = design.plan.dim * (votes[:, 1] - votes[:, 2]) / np.sum(apart**2, axis=1)
-    found = np.nan_to_num(slopes[:, None] * apart)
+    role, losses = votes[:, 1], votes[:, 2:]
+    slopes = design.plan.dim * (losses[:, 0] - losses[:, 1]) / np.sum(apart**2, axis=1)
+    found = np.where(role[:, None] == 0, slopes[:, None] * apart, 0.0)
     lengths = np.linalg.norm(found, axis=1, keepdims=True)
-    clip = design.plan.clips[0]
-    return (
-        np.where(lengths > clip, clip / np.maximum(lengths, 1e-300), 1.0) * found / design.planned
+    clip, weight = design.plan.clips[0] / design.watch.longer, design.watch.weight
+    found *= np.where(lengths > clip, clip / np.maximum(lengths, 1e-300), 1.0)
+    content = 2.0 * losses - 1.0
+    half = np.sqrt((1.0 + weight**2) / 2.0)
+    first_is_now = np.where((role == 1)[:, None], content[:, ::-1], content)
+    beside = np.column_stack(
+        [
+            np.where(role == 0, weight * content.mean(axis=1), 0.0),
+            np.where((role == 0)[:, None], 0.0, half * first_is_now),
+            np.full(len(votes), weight),
+        ]
     )
-
-
-def released(design: Design, outcome, state: str) -> np.ndarray:
-    """The noisy gradient of a step: against the move that it made, as long as the outcome says."""
-    move = np.asarray(design.state(state).path.move)
-    return -move / np.linalg.norm(move) * outcome["told"][0]
+    whole = np.column_stack([found, clip * beside])
+    return np.where(np.isnan(losses).any(axis=1)[:, None], 0.0, whole) / design.planned
 
 
 class NoPort:
@@ -165,11 +173,14 @@ class NoPort:
         pass
 
 
-def made_again(design: Design, secrets: Secrets, release: int, salt: bytes, state, votes):
+def made_again(
+    design: Design, secrets: Secrets, release: int, salt: bytes, state, votes, history=()
+):
     """A release of these votes, as an undisturbed worker makes it."""
     name = votes_name(secrets, design.study, release, salt, votes.ravel())
     noise = secrets.noise(design.study, design.attempt, release, salt, name)
-    return design.release(design.gate(noise, NoPort(), release), design.state(state), votes)
+    gate = design.gate(noise, NoPort(), release)
+    return design.release(gate, design.state(state), votes, history)
 
 
 def fresh_settings(folder) -> Settings:

@@ -8,10 +8,10 @@ import numpy as np
 from blindstep.ledger import fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import SavingInterval, Storage
+from blindstep.planning.noise import calibrated
 from blindstep.private.gate import Contributions
 from blindstep.private.mechanisms import BinaryTree
 from blindstep.private.schedule import Schedule
-from blindstep.private.terms import calibrated
 
 # 6 blocks of 3 releases in two passes of 9.
 SCHEDULE = Schedule(records=12, first_batch=2, diff_batch=1, period=3, blocks=6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -59,6 +60,19 @@ AsJson = Annotated[
 Mu = Annotated[float | None, typer.Option(help="Gaussian-DP budget (the paper calls it rho).")]
 Epsilon = Annotated[float | None, typer.Option(help="Epsilon of (epsilon, delta)-DP.")]
 Delta = Annotated[float, typer.Option(help="Delta of (epsilon, delta)-DP.")]
+
+
+def _whole(text: str) -> int:
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        if (value := float(text)).is_integer():
+            return int(value)
+    raise typer.BadParameter(f"{text!r} is not a whole number, such as 1000000 or 1e6.")
+
+
+# How an option for a number of records or evaluations is read.
+WHOLE: dict[str, Any] = {"parser": _whole, "metavar": "<int>"}
 
 
 def print_json(value: Any) -> None:

@@ -12,12 +12,12 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
+from blindstep.cli import WHOLE
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import SAMPLERS
 from blindstep.optimize.learners import Learner, learner_named
 from blindstep.planning.auto import Auto
-from blindstep.planning.klt import Klt
 from blindstep.planning.method import (
     MechanismName,
     Method,
@@ -26,7 +26,7 @@ from blindstep.planning.method import (
     one_of,
     words_of,
 )
-from blindstep.planning.paper import Paper
+from blindstep.planning.paper import Klt, Paper
 from blindstep.planning.tight import Tight
 from blindstep.private.mechanisms import MECHANISMS
 
@@ -144,7 +144,8 @@ def _options_of(name: str, hint: Any, words: str) -> list[tuple[str, Any, str]]:
 
 
 def _parameter(name: str, type_: Any, words: str, panel: str | None) -> inspect.Parameter:
-    option = typer.Option(_option(name), help=words, rich_help_panel=panel)
+    read = WHOLE if type_ is int else {}
+    option = typer.Option(_option(name), help=words, rich_help_panel=panel, **read)
     kind, annotation = inspect.Parameter.KEYWORD_ONLY, Annotated[type_ | None, option]
     return inspect.Parameter(name, kind, default=None, annotation=annotation)
 

@@ -2,7 +2,7 @@
 
 An error names the file, the line and the column, never what is in a cell. Line 1 of a CSV holds names
 if none of its cells is a number and all other cells are. Until that is known it may be a person's
-record, so errors name columns by number; by name where the caller knows that some of them are there.
+record, so errors name columns by number; by name where the caller knows some of those names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import stat
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,16 @@ _WORDS: dict[str, float] = dict.fromkeys(("", "na", "n/a", "nan", "null", "none"
 _WORDS |= {"true": 1.0, "false": 0.0}
 
 
-def read_data(path: Path, text: tuple[str, ...] = (), gaps: tuple[str, ...] = ()) -> PyTree:
+def read_data(
+    path: Path,
+    text: tuple[str, ...] = (),
+    gaps: tuple[str, ...] = (),
+    spoken: Collection[str] = (),
+) -> PyTree:
     """The records in a file. Columns named in `text`, identifiers or categories, may hold text.
 
-    In those named in `gaps` a number may be missing, and is NaN.
+    In those named in `gaps` a number may be missing, and is NaN. `spoken` are names of columns that the
+    caller has written down: where line 1 has one of them, errors name columns as it does.
 
     `.npy` gives one array, which stays on the disk; `.npz` a dict of its arrays; `.parquet`, and `.csv`
     with a line of names, a dict of columns; `.csv` without names one array, records x columns.
@@ -50,7 +56,7 @@ def read_data(path: Path, text: tuple[str, ...] = (), gaps: tuple[str, ...] = ()
         )
     require_file(path, "data is looked for beside the problem file; give its path from there")
     try:
-        return reader(path, text, gaps)
+        return reader(path, text, gaps, spoken)
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror or error}.") from error
 
@@ -86,7 +92,7 @@ def check_finite(data: PyTree) -> None:
                 )
 
 
-def _read_numpy(path: Path, *_: tuple[str, ...]) -> np.ndarray | dict[str, np.ndarray]:
+def _read_numpy(path: Path, *_: Collection[str]) -> np.ndarray | dict[str, np.ndarray]:
     try:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(stored, np.ndarray):
@@ -101,7 +107,7 @@ def _read_numpy(path: Path, *_: tuple[str, ...]) -> np.ndarray | dict[str, np.nd
 
 
 def _read_csv(
-    path: Path, text: tuple[str, ...], gaps: tuple[str, ...]
+    path: Path, text: tuple[str, ...], gaps: tuple[str, ...], spoken: Collection[str]
 ) -> np.ndarray | dict[str, np.ndarray]:
     with _lines(path) as rows:
         first = [cell.strip() for cell in next(rows, [])]
@@ -118,7 +124,7 @@ def _read_csv(
     numbers = [column for column in range(len(first)) if column not in at]
     if not numbers:
         return found
-    known = first if named and {*text, *gaps} & {*first} else None  # their names are no secret
+    known = first if named and {*text, *gaps, *spoken} & {*first} else None  # then they are names
     absent = {place for place, name in enumerate(known or ()) if name in gaps}
     wrong = functools.partial(_what_is_wrong_in, path, named, at, absent, known)
     read = functools.partial(_table, path, int(named), numbers if at else None)
@@ -245,14 +251,15 @@ def _what_is_wrong_in(
 
 
 def _read_parquet(
-    path: Path, text: tuple[str, ...], gaps: tuple[str, ...]
+    path: Path, text: tuple[str, ...], gaps: tuple[str, ...], _: Collection[str]
 ) -> dict[str, np.ndarray]:
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise InvalidArgument(
-            f"{path} needs pyarrow, which is not installed: pip install 'blindstep[parquet]'."
+            f"{path} needs pyarrow, which is not installed: pip install '.[parquet]' in a copy of "
+            "the repository."
         ) from error
     try:
         table = pyarrow.parquet.read_table(path)
@@ -274,8 +281,8 @@ def _column(
         return np.asarray(column.cast("float64", safe=False))
     if column.null_count:
         raise InvalidArgument(
-            f"{path}, column {name!r}, has missing values: fill them with a constant, or drop those "
-            "records."
+            f"{path}, column {name!r}, has missing values: fill them with a constant, drop those "
+            "records, or name the column in `scales`, where a missing number counts as the centre."
         )
     if text:
         return np.asarray(column.to_pylist(), dtype=object)
@@ -285,12 +292,13 @@ def _column(
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         raise InvalidArgument(
             f"{path}, column {name!r}, is of type {kind}: a loss computes with numbers. Turn text "
-            "into codes (0, 1, 2, ...) and dates into days, or leave the column out."
+            "into codes (0, 1, 2, ...) and dates into days, list categories in `categories`, or leave "
+            "the column out."
         )
     return np.asarray(column)
 
 
-_READERS: dict[str, Callable[[Path, tuple[str, ...], tuple[str, ...]], PyTree]] = {
+_READERS: dict[str, Callable[[Path, tuple[str, ...], tuple[str, ...], Collection[str]], PyTree]] = {
     ".npy": _read_numpy,
     ".npz": _read_numpy,
     ".csv": _read_csv,

@@ -23,8 +23,8 @@ from blindstep.ledger.account import Account
 from blindstep.ledger.ledger import read_ledger
 from blindstep.ledger.storage import Storage
 from blindstep.planning.plan import Plan
+from blindstep.planning.statement import round_up
 from blindstep.private import accounting
-from blindstep.private.statement import round_up
 
 ledger = typer.Typer(no_args_is_help=True, help="What was spent, run by run.")
 

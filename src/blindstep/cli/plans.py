@@ -8,19 +8,19 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from blindstep.cli import AsJson, Delta, Epsilon, Mu, print_json
+from blindstep.cli import WHOLE, AsJson, Delta, Epsilon, Mu, print_json
 from blindstep.cli.choices import method_from, with_choices
 from blindstep.errors import InvalidArgument
 from blindstep.insight import audit as auditing
 from blindstep.insight.audit_bounds import audit_table, save_plot
 from blindstep.insight.report import report_run_directory
 from blindstep.insight.tables import plan_table, privacy_numbers, privacy_table
+from blindstep.ledger.budget import DEFAULT_DELTA, Privacy
 from blindstep.ledger.files import read_file
 from blindstep.ledger.storage import PLAN
 from blindstep.planning.checks import doubts
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import plan as make_plan
-from blindstep.private.statement import DEFAULT_DELTA, Privacy
 
 
 def privacy(
@@ -35,8 +35,8 @@ def privacy(
 
 
 def plan(
-    dim: Annotated[int, typer.Option(help="Number of parameters.")],
-    records: Annotated[int | None, typer.Option(help="Number of records.")] = None,
+    dim: Annotated[int, typer.Option(help="Number of parameters.", **WHOLE)],
+    records: Annotated[int | None, typer.Option(help="Number of records.", **WHOLE)] = None,
     tolerance: Annotated[
         float | None, typer.Option(help="Stationarity wanted: gives the records it takes.")
     ] = None,

@@ -7,6 +7,7 @@ Optional: `lipschitz` and `gap` (numbers) and `bounds` (such as `blindstep.Bound
 
 from __future__ import annotations
 
+import ast
 import os
 import runpy
 import sys
@@ -66,7 +67,7 @@ def load_problem(path: Path, people: str | None = None) -> ProblemFile:
     if isinstance(data, str | os.PathLike):
         source = path.parent / data
         gaps = tuple(constants.get("scales", {}))
-        data = read_data(source, _text_columns(constants, people), gaps)
+        data = read_data(source, _text_columns(constants, people), gaps, _spoken(path))
     identifiers = None
     if people is not None:
         data, identifiers = _without(data, people)
@@ -103,6 +104,17 @@ def _text_columns(constants: dict[str, dict[str, Any]], people: str | None) -> t
     lists = constants.get("categories", {}).items()
     text = [name for name, listed in lists if any(isinstance(each, str) for each in listed)]
     return (*text, *(() if people is None else (people,)))
+
+
+def _spoken(path: Path) -> frozenset[str]:
+    """The names that the file takes parts by: "age" in `record["age"]`."""
+    parts = (
+        each.slice
+        for each in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(each, ast.Subscript)
+    )
+    names = (each.value for each in parts if isinstance(each, ast.Constant))
+    return frozenset(each for each in names if isinstance(each, str))
 
 
 def _encoded(path: Path, data: PyTree, constants: dict[str, dict[str, Any]]) -> PyTree:
@@ -165,9 +177,12 @@ def _check_traceable(path: Path, loss: Loss, params: PyTree, data: PyTree) -> No
     """Trace the loss on shapes, and say what is wrong without a value that the loss may hold."""
     try:
         check_loss(loss, params, data)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{path}: {error}") from error
-    except Exception as error:
+    except Exception as refused:
+        error = refused
+        if isinstance(refused, InvalidArgument):
+            error = refused.__cause__  # what the loss raised
+            if not isinstance(error, Exception) or isinstance(error, jax.errors.JAXTypeError):
+                raise InvalidArgument(f"{path}: {refused}") from refused
         shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape[1:])}", data)
         said = str(error).partition("\n")[0]
         # A loss may have read the data itself, and then Python's message quotes it. JAX's words about

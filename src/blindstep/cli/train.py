@@ -29,8 +29,10 @@ from blindstep.estimate.gradients import COST
 from blindstep.insight.report import report as write_report
 from blindstep.insight.tables import plan_table
 from blindstep.ledger import data_ledger
+from blindstep.ledger.budget import DEFAULT_DELTA, Privacy
 from blindstep.ledger.ledger import read_ledger
-from blindstep.ledger.storage import Storage, account_at, require_room
+from blindstep.ledger.storage import PLAN, Storage, account_at, require_room
+from blindstep.ledger.storage import check as check_plan
 from blindstep.losses.people import ROWS, People, count_people
 from blindstep.losses.pytrees import ParameterSpace, count_records
 from blindstep.losses.rehearsal import check_gradient, made_up, rehearse_compiled
@@ -38,9 +40,9 @@ from blindstep.planning.auto import Auto
 from blindstep.planning.estimates import Gradients
 from blindstep.planning.method import Method
 from blindstep.planning.plan import Plan
+from blindstep.planning.statement import round_up
 from blindstep.planning.tight import Tight
 from blindstep.private import accounting
-from blindstep.private.statement import DEFAULT_DELTA, Privacy, round_up
 from blindstep.run import planned
 from blindstep.run.minimize import minimize
 from blindstep.run.planned import Call, plan_for
@@ -300,6 +302,9 @@ def _show_cost(given: ProblemFile, plan: Plan, storage: Storage, rows: int, as_j
         rehearse_compiled(given.loss, given.params, given.data, differentiated=differentiated)
         seconds = _seconds_of_one(given)
     _check_place(storage)
+    if storage.begun:  # the run that is there goes on with its own plan, or not at all
+        for part in Path(storage.directory or ".").glob(f"**/{PLAN}"):
+            check_plan(os.fspath(part.parent), plan.to_dict(), resuming=True)
     require_room(storage, plan.mu, secrecy=plan.secrecy)
     account = account_at(storage)
     spent = account.spent()

@@ -9,9 +9,10 @@ distance h, each within one leaf of the parameters, and hands these things to th
 - where the directions are the axes: the shares c_j^2 / |c|^2 of its slopes, which add up to 1, and
   of few axes all products c_j c_k / |c|^2: a matrix of Frobenius norm 1, and c / |c| itself.
 
-So its vector is at most sqrt(leaves + 3) long, whatever the loss does. The mean over the records is
-histograms, the mean shares or products, and the mean direction of the slopes. `scales` reads the
-noisy mean.
+So its vector is at most sqrt(leaves + 3) long, whatever the loss does. Of very few axes the first
+calibration shows, in place of shares and products, a 1 around the place of log2 |c_j| for each axis,
+all times a factor that leaves the vector no longer than that. The mean over the records is histograms,
+the mean shares or products, and the mean direction of the slopes. `scales` reads the noisy mean.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from jaxtyping import Array, Float
 PLACES, FIRST = 80, -40
 # Of more axes than this the products would be too many to hold, and mostly noise.
 MOST_PRODUCTS = 128
+# Of so many a first calibration shows the size of the slopes along each.
+MOST_COLUMNS = 24
 
 
 class Parts(NamedTuple):
@@ -40,6 +43,8 @@ class Parts(NamedTuple):
     shares: Float[np.ndarray, " dim"] | None
     products: Float[np.ndarray, "dim dim"] | None
     mean: Float[np.ndarray, " dim"] | None  # mean c / |c|; None without products
+    # Histograms of log2 |c_j|, one for each axis; all 0 where products are shown instead.
+    columns: Float[np.ndarray, "dim places"] | None
 
 
 class CalibrationQuery(eqx.Module):
@@ -76,10 +81,21 @@ class CalibrationQuery(eqx.Module):
         return self.axes and self.dim <= MOST_PRODUCTS
 
     @property
+    def uses_columns(self) -> bool:
+        """Whether a first calibration shows the size of the slopes along each axis."""
+        return self.axes and self.dim <= MOST_COLUMNS and len(self.leaves) == 1
+
+    @property
     def size(self) -> int:
         """Length of a record's vector."""
+        columns = self.dim * PLACES if self.uses_columns else 0
         products = self.dim * (self.dim + 1) // 2 if self.uses_products else 0
-        return (len(self.leaves) + 1) * PLACES + (self.dim if self.axes else 0) + products
+        return (len(self.leaves) + 1) * PLACES + (self.dim if self.axes else 0) + products + columns
+
+    @property
+    def shrink(self) -> float:
+        """The factor of a first calibration that shows columns: its noise is longer by its inverse."""
+        return self.clip / math.sqrt(self.dim + 2.0)
 
     @property
     def clip(self) -> float:
@@ -113,10 +129,13 @@ class CalibrationQuery(eqx.Module):
     ) -> Float[Array, "*records size"]:
         """A record's vector from its values at `offsets`; NaN, which counts 0, if one is not finite.
 
+        A distance below 0 asks for columns, at as much above 0.
+
         Guarantee: it depends on that record's values and on public numbers alone, and it is at most
         `clip` long.
         """
         values = values.astype(jnp.float64)
+        apart, distance = jnp.asarray(distance) < 0, jnp.abs(jnp.asarray(distance))
         start, pairs = values[..., 0], values[..., 1:]
         number = sum(self.counts)
         slopes = (pairs[..., :number] - pairs[..., number:]) / (2.0 * distance)
@@ -138,6 +157,13 @@ class CalibrationQuery(eqx.Module):
             row, column = np.triu_indices(self.dim, 1)
             parts.append(math.sqrt(2.0) * unit[..., row] * unit[..., column])
             parts.append(unit)
+        if self.uses_columns:
+            own = place(jnp.abs(slopes)).reshape(*slopes.shape[:-1], -1)
+            sizes = [self.shrink * jnp.concatenate(parts[:2], axis=-1)]
+            sizes += [jnp.zeros_like(part) for part in parts[2:]]
+            first = jnp.concatenate([*sizes, self.shrink * own], axis=-1)
+            usual = jnp.concatenate([*parts, jnp.zeros_like(own)], axis=-1)
+            parts = [jnp.where(apart, first, usual)]
         finite = jnp.all(jnp.isfinite(values), axis=-1, keepdims=True) & jnp.isfinite(largest)
         return jnp.where(finite, jnp.concatenate(parts, axis=-1), jnp.nan)
 
@@ -146,13 +172,17 @@ class CalibrationQuery(eqx.Module):
         release, leaves = np.asarray(release), len(self.leaves)
         histograms = release[: (leaves + 1) * PLACES].reshape(leaves + 1, PLACES)
         rest = release[(leaves + 1) * PLACES :]
+        columns = None
+        if self.uses_columns:
+            rest, columns = np.split(rest, [rest.size - self.dim * PLACES])
+            columns = columns.reshape(self.dim, PLACES)
         shares, products, mean = (rest[: self.dim] if self.axes else None), None, None
         if self.uses_products:
             products = np.diag(rest[: self.dim]).copy()
             row, column = np.triu_indices(self.dim, 1)
             off, mean = rest[self.dim : -self.dim], rest[-self.dim :]
             products[row, column] = products[column, row] = off / math.sqrt(2.0)
-        return Parts(histograms[:-1], histograms[-1], shares, products, mean)
+        return Parts(histograms[:-1], histograms[-1], shares, products, mean, columns)
 
 
 def place(size: Float[Array, "*records"]) -> Float[Array, "*records places"]:

@@ -29,6 +29,9 @@ RELEASES = 3
 # Most differences are around the three neighbouring places that hold most, if that is so many standard
 # deviations of the noise on one; larger ones are where another place holds so many.
 _SURE, _SURE_OF_MORE = 4.0, 3.5
+# Places that are looked at together, by how many more standard deviations they must stand out, since
+# there are more such looks, and the share of what they hold that a limit is to cover.
+_WIDTHS, _SURE_OF_SEVERAL, _MOST = (1, 2, 4, 8), 0.7, 0.75
 # In noise alone, a place far from where differences are expected is likely to be noise: it must hold
 # this much more for each place on the way, which is a factor of 2.
 _FARFETCHED = 0.2
@@ -37,8 +40,9 @@ _RISE = 3.0
 _MIDDLE, _HALF = (_RISE - 1.0) / 2.0, (_RISE + 1.0) / 2.0
 # A candidate is better than the start if it is so by so many standard deviations.
 BETTER = 2.0
-# How much wider limits are where the slopes at the start did not stand out from the noise.
-_WIDER = 8.0
+# A limit is at least this share of what differences are expected to be. Where many records gain a
+# little and few lose much, noise hides the few in the histogram: see docs/decisions.md.
+_LEAST = 0.5
 
 
 class ComparisonQuery(eqx.Module):
@@ -93,21 +97,20 @@ class ComparisonQuery(eqx.Module):
         release: Float[np.ndarray, " size"],
         noise: float,
         expected: Float[np.ndarray, " candidates"],
-        doubted: bool = False,
-    ) -> Float[np.ndarray, " candidates"]:
-        """The largest difference that a number of records have, from a release of histograms.
+    ) -> tuple[Float[np.ndarray, " candidates"], Bool[np.ndarray, " candidates"]]:
+        """The largest differences that count, from a release of histograms, and whether any were seen.
 
-        `noise` is the standard deviation on each coordinate, and `expected` about how large differences
-        should be. 0 where nothing stands out of the noise. With a gain that is `doubted` limits are
-        wider: noise may hide the larger differences.
+        A limit is the largest difference that a number of records have, and never less than a share of
+        `expected`: about how large differences should be. `noise` is the standard deviation on each
+        coordinate of the release.
         """
         histograms = np.asarray(release[: self.candidates * PLACES])
-        wider = _WIDER if doubted else 1.0
         highest = [
             _highest(one, noise, math.log2(size) - FIRST)
             for one, size in zip(histograms.reshape(-1, PLACES), expected, strict=True)
         ]
-        return np.array([0.0 if at is None else wider * 2.0 ** (at + FIRST) for at in highest])
+        found = np.array([0.0 if at is None else 2.0 ** (at + FIRST) for at in highest])
+        return np.maximum(found, _LEAST * expected), found > 0
 
     def differences(self, release: Float[np.ndarray, " size"]) -> Float[np.ndarray, " candidates"]:
         """The mean clamped differences in a release of them, as shares of the limits."""
@@ -115,7 +118,10 @@ class ComparisonQuery(eqx.Module):
 
 
 def _highest(counts: Float[np.ndarray, " places"], noise: float, expected: float) -> int | None:
-    """The highest place that holds records beyond the noise; None if none does."""
+    """The highest place that holds records beyond the noise, alone or with those around it.
+
+    None if no place does.
+    """
     places = np.arange(PLACES)
     around = np.convolve(counts, np.ones(3), "same")
     around -= _FARFETCHED * noise * np.abs(places - expected)
@@ -123,9 +129,19 @@ def _highest(counts: Float[np.ndarray, " places"], noise: float, expected: float
     if around[middle] <= _SURE * noise:
         return None
     beside = slice(max(0, middle - 1), middle + 2)
-    fullest = int(places[beside][np.argmax(counts[beside])])
+    highest = fullest = int(places[beside][np.argmax(counts[beside])])
     needed = noise * (_SURE_OF_MORE + _FARFETCHED * (places - fullest))
-    return int(max(np.flatnonzero((counts > needed) & (places > fullest)), default=fullest))
+    for width in _WIDTHS:
+        # The sum from a place to `width` - 1 above it: few records of many sizes are in no place alone.
+        # It begins above all that was found, or it would hold that again, and noise would say where.
+        held = np.convolve(counts, np.ones(width), "valid")
+        first = places[: len(held)]
+        enough = needed[: len(held)] + (_SURE_OF_SEVERAL * noise if width > 1 else 0.0)
+        there = first[(held > enough * math.sqrt(width)) & (first > highest)]
+        if there.size:
+            most = np.cumsum(counts[there[-1] : there[-1] + width]) >= _MOST * held[there[-1]]
+            highest = max(highest, int(there[-1] + np.argmax(most)))
+    return highest
 
 
 @dataclass(frozen=True)
@@ -137,21 +153,25 @@ class Comparison:
         difference: by how much the mean loss is higher than at the start, each record's difference
             clamped to -1 to 3 times `limit`.
         std: the standard deviation of the noise on each.
-        limit: the largest fall that counts, found from the records; 0 where nothing was seen.
+        limit: the largest fall that counts.
+        seen: whether the losses of a number of records were seen to differ at all.
         trusted: whether the slopes led one way, more than noise does. Then they are followed unless the
             differences tell against it.
+        share: how much of the way from the start to the mean of a round the candidates are.
     """
 
     rounds: tuple[int, ...]
     difference: Float[np.ndarray, " candidates"]
     std: Float[np.ndarray, " candidates"]
     limit: Float[np.ndarray, " candidates"]
+    seen: Bool[np.ndarray, " candidates"]
     trusted: bool = False
+    share: float = 1.0
 
     @property
     def better(self) -> Bool[np.ndarray, " candidates"]:
         """Which candidates are better than the start beyond their noise."""
-        return (self.limit > 0) & (self.difference < -BETTER * self.std)
+        return self.difference < -BETTER * self.std
 
     @property
     def best(self) -> int | None:
@@ -162,8 +182,8 @@ class Comparison:
         that is worse than the start beyond the noise, or nothing was seen of it.
         """
         if not np.any(self.better):
-            worse = self.limit[0] == 0 or self.difference[0] > BETTER * self.std[0]
-            return self.rounds[0] if self.trusted and not worse else None
+            level = bool(self.seen[0]) and self.difference[0] <= BETTER * self.std[0]
+            return self.rounds[0] if self.trusted and level else None
         chosen = int(np.argmax(self.better))
         for other in np.flatnonzero(self.better):
             doubt = BETTER * math.hypot(float(self.std[chosen]), float(self.std[other]))
@@ -178,9 +198,11 @@ def read(
     limits: Float[np.ndarray, " candidates"],
     noise: float,
     rounds: tuple[int, ...],
+    seen: Bool[np.ndarray, " candidates"],
     trusted: bool = False,
+    share: float = 1.0,
 ) -> Comparison:
     """What all releases of a comparison show together."""
     every = np.stack([query.differences(each) for each in releases[1:]])
     std = limits * _HALF * noise / math.sqrt(len(every))
-    return Comparison(rounds, limits * np.mean(every, axis=0), std, limits, trusted)
+    return Comparison(rounds, limits * np.mean(every, axis=0), std, limits, seen, trusted, share)

@@ -28,7 +28,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key, PyTree, UInt64
 
-from blindstep.errors import InvalidArgument
+from blindstep.errors import Names
 from blindstep.estimate import draws
 
 # Directions as arrays of neighbouring columns, from left to right; `join` makes them one array.
@@ -36,17 +36,7 @@ Parts = tuple[Float[Array, "some _"], ...]
 # Numbers of directions; None: all of them.
 Which = Int[Array, " some"] | None
 # Every sampler by its name: a plan's file has the name alone.
-SAMPLERS: dict[str, type[Directions]] = {}
-
-
-def sampler_named(name: object) -> type[Directions]:
-    """The sampler of this name, of this package or of another one."""
-    if not isinstance(name, str) or name not in SAMPLERS:
-        raise InvalidArgument(
-            f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}: for one of your own, import "
-            "the module that defines it first."
-        )
-    return SAMPLERS[name]
+SAMPLERS: Names[type[Directions]] = Names("sampler")
 
 
 @dataclass(frozen=True)
@@ -79,15 +69,7 @@ class Directions(eqx.Module):
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        if "name" not in vars(cls):
-            return
-        there = SAMPLERS.get(cls.name, cls)
-        if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise InvalidArgument(
-                f"there is a sampler {cls.name!r} already, {there.__module__}.{there.__qualname__}: "
-                f"give {cls.__qualname__} another name."
-            )
-        SAMPLERS[cls.name] = cls
+        SAMPLERS.add(cls)
 
     @abc.abstractmethod
     def prepare(

@@ -27,13 +27,16 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.errors import count, positive
+from blindstep.estimate import draws
 from blindstep.estimate.bounds import Bounds, Differences, record_bound
 from blindstep.estimate.directions import Directions, Parts, Which, first_of, join
 from blindstep.estimate.draws import LANES
+from blindstep.estimate.frames import Structured
 from blindstep.estimate.vectors import Estimator, Query
+from blindstep.private.noise import public_stream
 from blindstep.private.schedule import Kind
 
 # Two points for each of q directions.
@@ -62,6 +65,8 @@ class ValueEstimator(Estimator):
             it is not there. For shared directions only.
         precision: "float64" or "float32", of directions and probe points.
         sides: 2, or 1 for a GRAD that evaluates on one side of the point. For values from outside.
+        breadth: dimension of the random subspace in which all directions of a step lie; 0: they lie
+            anywhere. Noise outside of it can then be left out. For directions of each record's own.
     """
 
     dim: int = eqx.field(static=True)
@@ -74,6 +79,7 @@ class ValueEstimator(Estimator):
     precision: str = eqx.field(static=True, default="float64")
     curve: float = eqx.field(static=True, default=0.0)
     sides: int = eqx.field(static=True, default=2)
+    breadth: int = eqx.field(static=True, default=0)
 
     def __check_init__(self) -> None:
         count("dim", self.dim)
@@ -92,6 +98,27 @@ class ValueEstimator(Estimator):
     def gradient_size(self) -> int:
         """Coordinates of the gradient: q coefficients if directions are shared, else d of its own."""
         return self.directions if self.shared else self.dim
+
+    def subspace(
+        self, public: Key[Array, ""], number: Int[Array, ""]
+    ) -> Float[Array, "breadth dim"] | None:
+        """Rows of a random frame, the next ones for each step; when all had their turn, of another."""
+        if self.breadth == 0:
+            return None
+        turns = -(-self.dim // self.breadth)
+        key = draws.fold_in(public_stream(public, "subspaces"), number // turns)
+        frame = Structured().sample(key, None, self.dim, self.dim)
+        # The last turn of a frame is moved back so that it has as many rows as the others.
+        return jax.lax.dynamic_slice_in_dim(frame, number % turns * self.breadth, self.breadth)
+
+    def turned(
+        self, query: Query, directions: Float[Array, "*some dim"]
+    ) -> Float[Array, "*some dim"]:
+        """Uniform directions, as unit vectors in the subspace of the query: uniform there as well."""
+        if query.within is None:
+            return directions
+        inside = (directions @ query.within.T) @ query.within
+        return inside / jnp.linalg.norm(inside, axis=-1, keepdims=True)
 
     def prepare(self, keys: Key[Array, " keys"]) -> PyTree:
         """Compact directions of each key: arrays whose leading axis is the key."""

@@ -198,7 +198,11 @@ def probe_points(
         frame = estimator.prepare_one(query.key)
         return estimator.probes(query, (join(estimator.rows(frame)),))[None]
     compact = estimator.prepare(draws.fold_in(query.key, places))
-    return jax.vmap(lambda own: estimator.probes(query, (join(estimator.rows(own)),)))(compact)
+
+    def points(own: PyTree) -> Float[Array, "2 q dim"]:
+        return estimator.probes(query, (estimator.turned(query, join(estimator.rows(own))),))
+
+    return jax.vmap(points)(compact)
 
 
 @dataclass(frozen=True)
@@ -228,7 +232,7 @@ class _Task:
             values = self.evaluate(points.reshape(2, *directions.shape), record)
             return _sum_along(estimator.coefficients(self.query, values), directions)
 
-        rows = jax.vmap(lambda own: join(estimator.rows(own)))
+        rows = jax.vmap(lambda own: estimator.turned(self.query, join(estimator.rows(own))))
         directions = stored(true, rows, compact)
         # All points in one axis: XLA evaluates most losses faster like that.
         points = stored(true, jax.vmap(points_along), directions)
@@ -240,7 +244,8 @@ class _Task:
         def add(total: Array, start: Int[Array, ""]) -> tuple[Array, None]:
             which = start + jnp.arange(some)
             # Past the end the last direction is evaluated again, and its values count 0.
-            directions = estimator.rows(compact, jnp.minimum(which, estimator.directions - 1))
+            rows = estimator.rows(compact, jnp.minimum(which, estimator.directions - 1))
+            directions = (estimator.turned(self.query, join(rows)),)
             values = self.evaluate(estimator.probes(self.query, directions), record)
             values = jnp.where(which < estimator.directions, values, 0.0)
             coefficients = estimator.coefficients(self.query, values)

@@ -45,8 +45,12 @@ _FAINT = 0.1
 # Places that a size is read from: more where two kinds of records may be apart, as right and wrong
 # answers of a network are, and a jump from one kind to the other would change the length of all steps.
 _WINDOW, _WIDE = 3, 7
+# Slopes along axes that differ by less than this are left to shares and products.
+_ALIKE = 8.0
 # How much farther to probe then, and where nothing is known yet.
 _FARTHER, _FIRST_DISTANCE = 16.0, 0.01
+# At which share of a natural unit later calibrations probe, for a run whose first steps are short.
+NEARER = 0.25
 # The length of a step where nothing tells one: of parameters of size 1, and of their own size if more.
 _GUESS = 0.3
 # In noise alone, sizes near 1 are likelier: a place so many places away must hold more than noise by
@@ -121,7 +125,12 @@ class ScaleFinder:
     calibrations = _CALIBRATIONS
 
     def __init__(
-        self, calibration: CalibrationQuery, size: float, noise: float, out: float = 1.0
+        self,
+        calibration: CalibrationQuery,
+        size: float,
+        noise: float,
+        out: float = 1.0,
+        near: float = 1.0,
     ) -> None:
         """Stand before the first calibration.
 
@@ -131,8 +140,10 @@ class ScaleFinder:
             noise: the standard deviation on each coordinate of a release.
             out: at how many natural units calibrations probe: more along a few random directions
                 of many parameters, of which a record feels little.
+            near: the share of that at which later calibrations do.
         """
         self._calibrate, self._noise, self._size, self._out = calibration, noise, size, out
+        self._near = near
         self._window = _WINDOW if out == 1.0 else _WIDE
         self.distance = _FIRST_DISTANCE * max(1.0, size)
         self.even = np.ones(len(calibration.leaves))
@@ -145,6 +156,14 @@ class ScaleFinder:
         self._values, self._counts, self._taken = np.zeros(()), np.zeros(()), 0
         self._slopes: list[tuple[float, float]] = []  # (h, slope) of each calibration that saw one
         self._slope, self._at, self._silent = 1.0, self.distance, False
+
+    @property
+    def asks(self) -> float:
+        """The distance as the next calibration takes it: below 0 where it shows columns."""
+        query = self._calibrate
+        columns = query.uses_columns and self._taken == 0 and query.dim > 1
+        columns = columns and self._noise <= _HIDDEN * query.shrink / 3.0
+        return -self.distance if columns else self.distance
 
     @property
     def heard_nobody(self) -> bool:
@@ -161,6 +180,11 @@ class ScaleFinder:
     def take(self, release: Float[np.ndarray, " size"]) -> None:
         """Read the release of the next calibration."""
         parts = self._calibrate.parts(release)
+        grown = 1.0
+        if self.asks < 0:
+            shrink = self._calibrate.shrink
+            parts = parts._replace(values=parts.values / shrink, slopes=parts.slopes / shrink)
+            grown = self._bring_together(parts)
         self._values, self._counts = self._values + parts.values, self._counts + parts.slopes
         self._taken += 1
         noise = self._noise * math.sqrt(self._taken)
@@ -181,7 +205,7 @@ class ScaleFinder:
         slopes = self._counts / self._taken if pooled else parts.slopes
         noise = self._noise / math.sqrt(self._taken) if pooled else self._noise
         sizes = np.array([_heaviest(leaf, noise, self._window) for leaf in slopes])
-        self._slope, self._at = float(np.linalg.norm(sizes[seen])), self.distance
+        self._slope, self._at = grown * float(np.linalg.norm(sizes[seen])), self.distance
         self._slopes.append((self.distance, self._slope))
         if len(self._slopes) > 1:
             self._even(sizes, seen)
@@ -191,6 +215,8 @@ class ScaleFinder:
         near = abs(math.log2(self.distance / first)) < 2.0
         if len(self._slopes) == 1 and near and self._out == 1.0:
             self.distance = first / 8.0  # elsewhere, to see whether slopes grow
+        elif len(self._slopes) > 1 and not self._jumps():
+            self.distance *= self._near
 
     def scales(self, origin: Float[np.ndarray, " dim"]) -> Scales:
         """The scales, after the last calibration. `origin` is the start."""
@@ -227,6 +253,28 @@ class ScaleFinder:
         (far, before), (near, after) = self._slopes[:2]
         grown, closer = math.log(after / before), math.log(far / near)
         return grown / closer > 0.5 if closer != 0 else False
+
+    def _bring_together(self, parts: Parts) -> float:
+        """Units in which the slopes along each axis are alike, where they were far from that.
+
+        Each axis is read alone, so that a column of millionths is seen beside one of millions. What no
+        number of records moves keeps its own length. Returns by how much slopes become longer.
+        """
+        assert parts.columns is not None
+        noise = self._noise / self._calibrate.shrink
+        columns = parts.columns / self._calibrate.shrink
+        weight = np.array([_around_heaviest(column) for column in columns])
+        seen = weight >= max(_TOO_FEW, _SURE_OF_MANY * noise)
+        if np.sum(seen) < 2:
+            return 1.0
+        sizes = np.array([_heaviest(column, noise, _WINDOW) for column in columns])
+        usual = float(np.max(sizes[seen]))
+        factors = np.where(seen, usual / sizes, 1.0)
+        if np.max(factors) < _ALIKE:
+            return 1.0
+        self._axes = self._axes * factors
+        share = np.clip(weight[seen], 0.0, 1.0)
+        return math.sqrt(float(np.sum(share) / np.sum(share * (sizes[seen] / usual) ** 2)))
 
     def _even(self, sizes: Float[np.ndarray, " leaves"], seen: np.ndarray) -> None:
         """Units of the leaves in which the slopes along a coordinate are alike in all of them."""

@@ -7,19 +7,28 @@ batch. State machine and driver know these two and nothing else. The gate clips 
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from blindstep.estimate.bounds import Bounds
-from blindstep.private.gate import Contributions
-from blindstep.private.schedule import Kind
+from blindstep.private.gate import Contributions, Rows, number_of_rows
+from blindstep.private.schedule import Kind, Schedule
+from blindstep.private.terms import Terms
 
+Made = Float[Array, "some size"]
 # Where the loss is released beside the gradient: a record counts with at most this loss.
 LARGEST = 2.0
+# A call for fewer records than this takes hardly less time.
+_LEAST_CALL, _LEAST_IN_A_WINDOW = 32, 1024
+# Numbers that the records of one call may hold together: 2^20 float64 are 8 MiB.
+_AT_ONCE = 2**20
 
 
 class Query(eqx.Module):
@@ -31,6 +40,8 @@ class Query(eqx.Module):
     kind: Kind = eqx.field(static=True)  # GRAD or DIFF
     # the share of the estimator's smoothing at which to probe; None: all of it
     nearness: Float[Array, ""] | None = None
+    # orthonormal rows that span the subspace in which directions lie; None: the whole space
+    within: Float[Array, "breadth dim"] | None = None
 
 
 class Estimator(eqx.Module):
@@ -77,6 +88,12 @@ class Estimator(eqx.Module):
 
     def prepare_one(self, key: Key[Array, ""]) -> PyTree:
         """What shared directions of one key are made of; None where none are drawn."""
+        return None
+
+    def subspace(
+        self, public: Key[Array, ""], number: Int[Array, ""]
+    ) -> Float[Array, "breadth dim"] | None:
+        """The orthonormal rows that step `number` looks along; None where it looks everywhere."""
         return None
 
     def working_in(self, dtype: DTypeLike) -> "Estimator":
@@ -128,3 +145,38 @@ class Vectors(abc.ABC):
     ) -> Callable[[Int[Array, ""]], "Vectors"]:
         """Draw the directions of several steps at once, from their keys; gives each step's vectors."""
         return lambda _: self
+
+
+def worth_a_call(schedule: Schedule, kind: Kind) -> int:
+    """Records that are worth evaluating together, if there is room: all of a public batch.
+
+    Of a secret batch an eighth, so that few empty places are evaluated.
+    """
+    if schedule.windows:
+        return max(schedule.batch_of(kind), _LEAST_IN_A_WINDOW)
+    if not schedule.secret:
+        return schedule.batch_of(kind)
+    return min(schedule.batch_of(kind), max(_LEAST_CALL, math.ceil(schedule.divisor_of(kind) / 8)))
+
+
+def together(terms: Terms, kind: Kind, held: int) -> int:
+    """Records to evaluate in one call, where each holds so many numbers beside its vector."""
+    return max(1, min(worth_a_call(terms.schedule, kind), _AT_ONCE // max(held, terms.size)))
+
+
+def of_records(data: Any, vector: Callable[[Any], Made], batch_size: int) -> Contributions:
+    """The vectors that `vector` makes of rows of the data, a pytree of arrays."""
+
+    def of(rows: Rows, _: Rows) -> Made:
+        return vector(jax.tree.map(lambda leaf: leaf[rows], data))
+
+    return Contributions(batch_size, of, rows=number_of_rows(data))
+
+
+def of_answers(
+    answers: Float[Array, "batch *each"],
+    vector: Callable[[Float[Array, "some *each"]], Made],
+    batch_size: int,
+) -> Contributions:
+    """The vectors that `vector` makes of answers, one for each record, as `Gate.in_places` gives."""
+    return Contributions(batch_size, lambda _, at: vector(answers[at]), answers=len(answers))

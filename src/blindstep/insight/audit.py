@@ -32,10 +32,13 @@ from blindstep.insight.audit_secret import (
     secret_keys_needed,
     secret_passes,
 )
+from blindstep.insight.membership import Canaries, Membership
+from blindstep.insight.membership import attack as membership_attack
 from blindstep.planning.plan import Plan
 from blindstep.private import accounting
-from blindstep.private.columns import matrix_of
+from blindstep.private.mechanisms import matrix_of
 from blindstep.private.noise import fresh_keys
+from blindstep.run.result import Result
 
 ATTACKS = ("many-runs", "one-run")
 _MOST_STEPS = 4096
@@ -64,6 +67,7 @@ class Audit:
         verdict: "holds" or "BROKEN".
         scores: of the trials in one world, in standard deviations.
         neighbour_scores: in the other.
+        membership: what an attack on the released parameters got, where canaries were given.
     """
 
     attack: str
@@ -81,11 +85,13 @@ class Audit:
     checks: dict[str, bool]
     scores: Float[np.ndarray, " n"]
     neighbour_scores: Float[np.ndarray, " m"]
+    membership: Membership | None = None
 
     @property
     def holds(self) -> bool:
         """Whether nothing speaks against the claim."""
-        return self.lower_bound_mu <= self.claimed_mu and all(self.checks.values())
+        attacked = self.membership is None or self.membership.holds
+        return self.lower_bound_mu <= self.claimed_mu and all(self.checks.values()) and attacked
 
     @property
     def verdict(self) -> str:
@@ -98,6 +104,8 @@ class Audit:
         failed = [name for name, good in self.checks.items() if not good]
         if self.lower_bound_mu > self.claimed_mu:
             failed.insert(0, f"mu is at least {self.lower_bound_mu:.4g}, above the claim")
+        if self.membership is not None and not self.membership.holds:
+            failed.insert(0, f"{self.membership}".rstrip("."))
         if failed:
             return "The claim is BROKEN: " + "; not so: ".join(failed) + "."
         return (
@@ -108,26 +116,30 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the scores, ready for JSON."""
-        left_out = ("scores", "neighbour_scores")
+        left_out = ("scores", "neighbour_scores", "membership")
         fields = {k: getattr(self, k) for k in self.__dataclass_fields__ if k not in left_out}
+        if self.membership is not None:
+            fields["membership"] = self.membership.to_dict()
         return {**fields, "verdict": self.verdict, "reason": self.reason}
 
     def __str__(self) -> str:
+        attacked = "" if self.membership is None or not self.holds else f"\n{self.membership}"
         return (
             f"claimed mu {self.claimed_mu:.6g} (epsilon {self.claimed_epsilon:.6g} at delta "
             f"{self.delta:g}); measured at least {self.lower_bound_mu:.6g} (epsilon "
             f"{self.lower_bound_epsilon:.6g}) with confidence {self.confidence:g}: {self.verdict}.\n"
-            f"{self.reason}"
+            f"{self.reason}{attacked}"
         )
 
 
 def audit(
-    plan: Plan,
+    plan: Plan | Result,
     *,
     attack: str = "many-runs",
     pairs: int | None = None,
     confidence: float = 0.999,
     seed: int | None = None,
+    canaries: Canaries | None = None,
 ) -> Audit:
     """Measure a lower bound on the privacy loss of `plan`, and hold it against what is claimed.
 
@@ -139,14 +151,29 @@ def audit(
     each block ("one-run"). The loss is a worst-case one. So this is about the plan and the code; it
     needs neither your loss nor your data, and spends nothing.
 
+    Of a result it is that result's plan, and `canaries` that took part in the run show beside it what
+    an attack on the released parameters gets (`blindstep.insight.membership`).
+
     Args:
-        plan: the plan.
+        plan: the plan, or the result of a run.
         attack: "many-runs" or "one-run".
         pairs: trials to count: 40,000 pairs of transcripts, or at most 5,000 canaries, by default.
             Plans with many steps in many dimensions get fewer; the result says how many.
         confidence: the probability that the bound is right.
         seed: for reproduction; by default the noise keys come from the operating system.
+        canaries: made-up records of this run, and which of them took part.
     """
+    membership = None
+    if not isinstance(plan, Plan):
+        if not isinstance(plan, Result):
+            raise InvalidArgument(
+                f"audit a plan or the result of a run, got {type(plan).__name__}."
+            )
+        if canaries is not None:
+            membership = membership_attack(plan, canaries, probability("confidence", confidence))
+        plan = plan.plan
+    elif canaries is not None:
+        raise InvalidArgument("canaries are looked for in a result: give the result of their run.")
     if attack not in ATTACKS:
         raise InvalidArgument(f"attack must be one of {', '.join(ATTACKS)}, got {attack!r}.")
     confidence = probability("confidence", confidence)
@@ -213,6 +240,7 @@ def audit(
         checks=checks,
         scores=trials.scores,
         neighbour_scores=trials.neighbour_scores,
+        membership=membership,
     )
 
 

@@ -30,7 +30,7 @@ from scipy import optimize, stats
 
 from blindstep.insight.audit_scene import Blocks, Scene
 from blindstep.planning.plan import Plan
-from blindstep.private.columns import matrix_of
+from blindstep.private.mechanisms import matrix_of
 
 if TYPE_CHECKING:
     from blindstep.insight.audit import Audit
@@ -127,7 +127,7 @@ def audit_table(audit: Audit) -> Table:
     table.add_column("mu", justify="right")
     table.add_column(f"epsilon at delta = {audit.delta:g}", justify="right")
     table.add_column("meaning", style="dim")
-    trials = "pairs of transcripts" if audit.method == "many-runs" else "canaries in one run"
+    trials = "pairs of transcripts" if audit.attack == "many-runs" else "canaries in one run"
     table.add_row(
         "claimed", f"{audit.claimed_mu:.6g}", f"{audit.claimed_epsilon:.6g}", "the plan's statement"
     )
@@ -139,6 +139,15 @@ def audit_table(audit: Audit) -> Table:
         + (f", {audit.group} records at once" if audit.group > 1 else "")
         + (f", {audit.passes} passes composed" if audit.passes > 1 else ""),
     )
+    attacked = audit.membership
+    if attacked is not None:
+        lower = attacked.lower_bound_mu
+        table.add_row(
+            "from parameters alone, at least",
+            f"{lower:.6g}",
+            f"{epsilon_at(lower, audit.delta):.6g}",
+            f"confidence {attacked.confidence:g}, {attacked.canaries:,} canaries of this run",
+        )
     return table
 
 

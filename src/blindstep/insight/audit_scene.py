@@ -25,9 +25,8 @@ from blindstep.optimize.machine import FlatSpace, Machine, Path
 from blindstep.optimize.prefix import Prefix
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate, Memory, Permit
-from blindstep.private.lattice import STD
 from blindstep.private.mechanisms import Mechanism, PerStep, Place, Vector
-from blindstep.private.noise import Keys, NoiseKey
+from blindstep.private.noise import STD, Keys, NoiseKey
 from blindstep.private.terms import Terms
 from blindstep.run.compiled import prepare, run_blocks
 

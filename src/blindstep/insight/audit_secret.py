@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, Int
 from scipy import stats
 from scipy.special import logsumexp
 
+from blindstep.estimate.vectors import worth_a_call
 from blindstep.insight.audit_bounds import Trials, group_size, mu_lower_bound
 from blindstep.insight.audit_scene import Scene
 from blindstep.private.gate import Contributions, Gate, Memory, Permit
@@ -163,7 +164,7 @@ def _one_pass(
         pushed = jax.nn.one_hot(rows // group, terms.size, dtype=jnp.float64)
         return far * jnp.where((rows < lanes * group)[:, None], pushed, 0.0)
 
-    given = Contributions(terms.schedule.worth_a_call(Kind.GRAD), of)
+    given = Contributions(worth_a_call(terms.schedule, Kind.GRAD), of)
 
     def step(memory: Memory, _: None) -> tuple[Memory, Array]:
         memory, release = permit.release(memory, Kind.GRAD, given)

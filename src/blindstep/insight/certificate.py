@@ -23,9 +23,10 @@ from blindstep.insight.certificate_search import (
     shortest_in_hull,
     stratified_error,
 )
+from blindstep.ledger.budget import Privacy
 from blindstep.losses.evaluators import LossEvaluator, evaluator, float64
 from blindstep.losses.pytrees import Loss, ParameterSpace
-from blindstep.private.statement import SEEDED, Privacy, Statement, round_up
+from blindstep.planning.statement import SEEDED, Statement, round_up
 
 METHODS = ("auto", "autodiff", "values")
 # Of exact arithmetic on the gradients: their own rounding, relative to the longest.

@@ -34,6 +34,7 @@ from blindstep.insight import certificate_search as search
 from blindstep.insight.certificate_search import Point, Points, shortest_in_hull
 from blindstep.ledger import files, fingerprints
 from blindstep.ledger.account import RunIdentity
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.ledger import Ledger, cohort_of
 from blindstep.ledger.storage import LEDGER
 from blindstep.losses.engines import Task, Work, perform
@@ -41,15 +42,15 @@ from blindstep.losses.error_checks import voiding
 from blindstep.losses.evaluators import CompiledLoss, LossEvaluator, PlainLoss
 from blindstep.losses.pytrees import Loss, ParameterSpace
 from blindstep.planning.checks import check_delta
+from blindstep.planning.noise import calibrated
+from blindstep.planning.statement import Statement, statement
 from blindstep.planning.theory import clip_bias
 from blindstep.private.clip import unit_of
 from blindstep.private.gate import Gate, Memory, Permit
-from blindstep.private.lattice import STD
 from blindstep.private.mechanisms import Independent
-from blindstep.private.noise import fresh_keys, public_stream
+from blindstep.private.noise import STD, fresh_keys, public_stream
 from blindstep.private.schedule import Kind, Schedule
-from blindstep.private.statement import Privacy, Statement, statement
-from blindstep.private.terms import Terms, calibrated
+from blindstep.private.terms import Terms
 from blindstep.run.query import points_at
 
 _RELEASES = 12

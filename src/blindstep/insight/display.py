@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import math
 from functools import singledispatch
 
 import jax
@@ -27,7 +28,7 @@ from blindstep.insight.report_markup import (
     trade_off_curve,
 )
 from blindstep.planning.plan import Plan
-from blindstep.private.statement import SEEDED, Statement, unit_sentence
+from blindstep.planning.statement import SEEDED, Statement, unit_sentence
 from blindstep.run.result import Reportable, Result
 from blindstep.run.tune import Tuned
 from blindstep.run.value import Value
@@ -45,7 +46,7 @@ _MOST = 24
 def shown(value: object) -> Html:
     """What a notebook shows of a value."""
     if isinstance(value, Reportable):  # of a network: its weights are in the model
-        return _framed("A private run", str(getattr(value, "outcome", "")), *_cost(value.privacy))
+        return _framed("A private run", str(value.outcome), *_cost(value.privacy))
     return _framed(type(value).__name__, str(value))
 
 
@@ -96,10 +97,12 @@ def _answer(result: Result) -> list[Html]:
     if flat.size <= _MOST:
         said = ", ".join(rounded(float(number), 4) for number in flat)
         parts = [paragraph(tag("b", "params "), tag("code", said))]
-    loss = result.history.loss
-    if loss is not None and len(loss) > 1 and np.mean(loss[0]) > 0:
+    loss, std = result.history.loss, result.history.loss_std
+    if loss is not None and std is not None and len(loss) > 1 and np.mean(loss[0]) > 0:
         drawn = loss_by_round(np.mean(loss, axis=1))
-        parts.append(figure(drawn, note("The mean loss of each round, as released: with noise.")))
+        share = std / math.sqrt(loss.shape[1]) / float(np.mean(loss[0]))
+        said = f"with noise, whose standard deviation is {share:.1%} of the first."
+        parts.append(figure(drawn, note(f"The mean loss of each round, as released: {said}")))
     return parts
 
 

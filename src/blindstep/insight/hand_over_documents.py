@@ -18,8 +18,8 @@ from typing import Any
 from blindstep.errors import InvalidArgument
 from blindstep.insight.report_content import Content
 from blindstep.insight.report_sections import PAPER
+from blindstep.planning.statement import SEEDED, round_up, secrecy_sentence, unit_sentence
 from blindstep.private.accounting import PERSON
-from blindstep.private.statement import SEEDED, round_up, secrecy_sentence, unit_sentence
 
 # What only the curator knows, and how it is asked for. `authors` and `curators` are lists.
 QUESTIONS = {

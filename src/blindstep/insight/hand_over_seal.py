@@ -18,7 +18,9 @@ from typing import Any
 from blindstep.errors import FolderChanged, InvalidArgument
 
 LIST, SIGNATURE = "files.json", "signature.json"
-_NEEDS = "signing needs the package cryptography: pip install 'blindstep[sign]'."
+_NEEDS = (
+    "signing needs the package cryptography: pip install '.[sign]' in a copy of the repository."
+)
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,7 @@ from blindstep.insight.report_markup import (
     trade_off_curve,
 )
 from blindstep.ledger import data_ledger
-from blindstep.private.statement import (
-    PERSON,
-    RECORD,
+from blindstep.planning.statement import (
     SECRECY,
     SEEDED,
     Statement,
@@ -48,6 +46,7 @@ from blindstep.private.statement import (
     secrecy_sentence,
     unit_sentence,
 )
+from blindstep.private.accounting import PERSON, RECORD
 from blindstep.private.terms import REPLACE
 from blindstep.run.result import Reportable
 
@@ -165,11 +164,12 @@ def header(content: Content) -> Html:
         alerts.append(tag("div", said, css="alert warn"))
     if not content.finished:
         done = f"unfinished: step {content.steps_done:,} of {content.steps:,}"
+        what, why = "This run is not finished. ", "what was spent so far is in the ledger."
+        if content.ended_early:
+            done = f"ended early: step {content.steps_done:,} of {content.steps:,}"
+            what, why = "This run was ended early. ", "when a run ends depends on what it released."
         state = tag("span", done, css="badge warn")
-        said = paragraph(
-            tag("b", "This run is not finished. "),
-            "The privacy below is that of the whole run; what was spent so far is in the ledger.",
-        )
+        said = paragraph(tag("b", what), f"The privacy below is that of the whole plan; {why}")
         alerts.append(tag("div", said, css="alert warn"))
     return tag(
         "header",
@@ -231,7 +231,7 @@ def in_numbers(content: Content) -> Html:
     """The privacy statement for an expert, with both curves."""
     privacy = content.privacy
     delta, half = scientific(privacy.delta), round_up(privacy.mu**2 / 2)
-    exceeds = "Φ(mu/2 − epsilon/mu), at most: larger than delta"
+    exceeds = "at most: larger than delta"
     rows = [
         ("mu", round_up(privacy.mu), "Gaussian differential privacy"),
         ("epsilon", round_up(privacy.epsilon), f"of (epsilon, delta)-DP at delta = {delta}"),
@@ -288,6 +288,7 @@ _SECTIONS = (
     in_numbers,
     sections.beliefs,
     sections.audited,
+    sections.outcome,
     sections.answer,
     sections.noise,
     sections.stationarity,

@@ -29,7 +29,7 @@ from blindstep.insight.tables import read_spending, spending_numbers
 from blindstep.ledger import data_ledger, fingerprints, storage
 from blindstep.ledger.checkpoint import CURRENT, Checkpoint
 from blindstep.planning.plan import Plan
-from blindstep.private.statement import Statement
+from blindstep.planning.statement import Statement
 from blindstep.run.result import Reportable
 
 
@@ -47,9 +47,11 @@ class Content:
     spending: Mapping[str, Any] | None  # the ledger's numbers; None if there is no ledger to show
     run: str | None = None  # this run's name in that ledger
     params: Mapping[str, np.ndarray] | None = None  # the answer by its parts; None: it is not here
+    outcome: str | None = None  # how it went, in words; None where the result is not here
     certificate: Certificate | None = None
     audit: Audit | None = None
     public_utility: Mapping[str, float | str] = field(default_factory=dict)
+    ended_early: bool = False  # by a callback
     made: date = field(default_factory=lambda: datetime.now(UTC).date())
 
     @property
@@ -83,6 +85,8 @@ def of_result(
     audit: Audit | None = None,
 ) -> Content:
     """What a result says, with a ledger's spending, a certificate and an audit if they are given."""
+    if not isinstance(result, Reportable):
+        raise InvalidArgument(f"a report is of the result of a run, got {result!r}.")
     norms = result.history.gradient_norm.ravel()
     return Content(
         title=title,
@@ -92,11 +96,13 @@ def of_result(
         gradient_norm=norms,
         loss=np.zeros(0) if result.history.loss is None else result.history.loss.mean(axis=1),
         params=_parts(getattr(result, "params", None)),
+        outcome=str(result.outcome),
         source="the result of the run",
         spending=_spending(ledger, result.plan.delta),
         certificate=certificate,
         audit=audit,
         public_utility=dict(public_utility or {}),
+        ended_early=norms.size < result.plan.schedule.releases,
     )
 
 
@@ -136,7 +142,7 @@ def noise_norms(plan: Plan, steps: int) -> Float[np.ndarray, " steps"]:
 
     Known before the run: it depends on the plan alone.
     """
-    return np.resize(math.sqrt(plan.size) * plan.release_std(), steps)
+    return np.resize(math.sqrt(plan.heard) * plan.release_std(), steps)
 
 
 def _parts(params: PyTree) -> dict[str, np.ndarray] | None:

@@ -19,8 +19,8 @@ from jaxtyping import Float
 from scipy.stats import norm
 
 from blindstep.errors import InvalidArgument
+from blindstep.planning.statement import round_up
 from blindstep.private import accounting
-from blindstep.private.statement import round_up
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 

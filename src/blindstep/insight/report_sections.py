@@ -25,7 +25,7 @@ from blindstep.insight.report_markup import (
     tag,
 )
 from blindstep.planning.bound import obstacle
-from blindstep.private.statement import Statement, compose_statements, round_up
+from blindstep.planning.statement import Statement, compose_statements, round_up
 
 # How sure somebody may have been before, for the table of what they could gain.
 _BELIEFS = (0.01, 0.1, 0.5)
@@ -85,11 +85,23 @@ def audited(content: Content) -> Html:
         ),
         ("Verdict", found.verdict, found.reason),
     ]
+    if found.membership is not None:
+        got = f"mu ≥ {rounded(found.membership.lower_bound_mu, 4)}"
+        rows.insert(3, ("From parameters alone", got, str(found.membership)))
     return section(
         heading,
         "An attack with worst-case records through the real code: what it measured is a lower bound on "
         "the true mu, so it must not be above the claim.",
         facts(rows),
+    )
+
+
+def outcome(content: Content) -> Html:
+    """How the run went, where its result is at hand."""
+    if content.outcome is None:
+        return Html()
+    return section(
+        "How the run went", content.outcome, note("From what it released: this costs nothing more.")
     )
 
 

@@ -18,14 +18,15 @@ from blindstep.estimate.gradients import vectors_of_loss
 from blindstep.estimate.vectors import Query
 from blindstep.ledger import data_ledger
 from blindstep.ledger.account import Account
+from blindstep.ledger.budget import DEFAULT_DELTA, Privacy
 from blindstep.ledger.ledger import read_ledger
 from blindstep.ledger.storage import LEDGER
 from blindstep.losses.pytrees import Loss, ParameterSpace, check_loss, count_records
 from blindstep.planning.plan import Plan
+from blindstep.planning.statement import round_up
 from blindstep.private import accounting
 from blindstep.private.noise import fresh_keys
 from blindstep.private.schedule import Kind
-from blindstep.private.statement import DEFAULT_DELTA, Privacy, round_up
 from blindstep.private.terms import ZERO_OUT
 
 

@@ -24,9 +24,9 @@ from typing import Any
 
 from blindstep import errors
 from blindstep.errors import InvalidArgument, finite, positive, probability
+from blindstep.ledger.budget import Privacy
 from blindstep.private import accounting
 from blindstep.private.accounting import RECORD
-from blindstep.private.statement import Privacy
 from blindstep.private.terms import PRESENCES, REPLACE, Terms
 
 # 4 added secrecy_per_pass and neighbours, without which a run has public batches and "replace"; and

@@ -40,9 +40,9 @@ from blindstep.errors import (
 )
 from blindstep.ledger import fingerprints
 from blindstep.ledger.account import SCHEMA, Account, RunAccount, RunIdentity
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.journal import Entries, Head, Journal, read_bytes, scan
 from blindstep.private import accounting
-from blindstep.private.statement import Privacy
 
 
 def read_ledger(path: str | os.PathLike[str]) -> Account:

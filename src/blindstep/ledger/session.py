@@ -176,11 +176,18 @@ class Session:
             )
             self._ledger.begin(self._run, first, count, replay=True, answers=name)
 
-    def after(self, state: PyTree, position: int, collect: Callable[[], Arrays]) -> bool:
+    def after(
+        self,
+        state: PyTree,
+        position: int,
+        collect: Callable[[], Arrays],
+        over: Callable[[], bool] = lambda: False,
+    ) -> bool:
         """Go on to `position`; save if that is due, and always at the end. Says whether it saved.
 
         `state` is the driver's state at `position`, where the gate now stands. `collect` gives the
-        driver's own arrays; it is called only for a save.
+        driver's own arrays; it is called only for a save. `over` says whether the run ends here, though
+        its plan goes on.
         """
         if position != self.gate.position:
             raise InvalidArgument(
@@ -189,11 +196,12 @@ class Session:
             )
         self.state, self.position, self._memory = state, position, self.gate.memory
         self._notify()
-        due = self.saves and (self.finished or self._interval.due())
+        last = self.finished or over()
+        due = self.saves and (last or self._interval.due())
         if due:
             held, arrays = self.saved, collect()
             self.save(state, arrays)
-            if held and self.finished:
+            if held and last:
                 self.save(state, arrays)  # so that the checkpoint before holds no answers either
         return due
 
@@ -213,6 +221,10 @@ class Session:
         of_run = (self._run, self._plan_id, self._data_id)
         meta = CheckpointMeta(*of_run, self.position, ledger.head, self.unit)
         self._interval.measure(lambda: checkpoint.save(packed, meta))
+
+    def led(self, what: str, make: Callable[[], Any]) -> Any:
+        """What `make` gives in the first of the processes of this run, in all of them."""
+        return self._group.led(what, make)
 
     def _notify(self) -> None:
         if self.watch is not None:

@@ -32,12 +32,12 @@ from blindstep.errors import (
 )
 from blindstep.ledger import files, fingerprints
 from blindstep.ledger.account import Account
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.checkpoint import CURRENT, Arrays
 from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.ledger import read_ledger, require_lowered
 from blindstep.private.gate import Memory
 from blindstep.private.noise import Keys, NoiseKey, public_key
-from blindstep.private.statement import Privacy
 from blindstep.processes.jax_group import JaxGroup
 
 LEDGER = "ledger.jsonl"
@@ -54,6 +54,9 @@ class Storage:
     cohort: str | None = None  # what a ledger begun here calls its people; None: as the directory
 
     def __post_init__(self) -> None:
+        for name, path in (("checkpoint", self.directory), ("ledger", self.ledger)):
+            if not isinstance(path, str | os.PathLike | None):
+                raise InvalidArgument(f"{name} must be a path, such as 'run', got {path!r}.")
         if not isinstance(self.budget, Privacy | None):
             raise InvalidArgument(
                 f"budget must be a Privacy, such as Privacy(epsilon=4), got {self.budget!r}."

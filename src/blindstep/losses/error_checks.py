@@ -32,6 +32,7 @@ from blindstep.errors import LossFailed
 
 # Equinox's public functions look these two up in their own module when they are called.
 _IMPLEMENTATIONS = ("branched_error_if_impl", "branched_error_if_impl_jit")
+_PLACES = (jax.extend.core, jax.core)
 _lock = threading.RLock()
 
 
@@ -45,7 +46,13 @@ def _equinox_errors() -> ModuleType | None:
     return found if known and hasattr(found, "EQX_ON_ERROR") else None
 
 
-_ERRORS = _equinox_errors()
+def _trace_state() -> Callable[..., Any] | None:
+    """What tells which program JAX traces; versions have it in two places. None where it is gone."""
+    found = (getattr(place, "get_opaque_trace_state", None) for place in _PLACES)
+    return next((each for each in found if each is not None), None)
+
+
+_ERRORS, _STATE = _equinox_errors(), _trace_state()
 # Part of the key of JAX's caches: a jitted part of the loss that was traced before, with checks that
 # raise, is traced anew; and one that is traced here goes on raising when the user calls it.
 _replaced = jax.make_user_context(False)
@@ -56,16 +63,16 @@ def voiding(loss: Callable[..., Any]) -> Callable[..., Any]:
 
     A check in the loss itself voids its record whatever becomes of the checked value. One inside a
     loop, a branch or a jitted part makes that value NaN (an integer its largest), and the loss goes on
-    from there. Where equinox cannot be changed the loss stays as it is, and a failing check ends the
-    run with `LossFailed`.
+    from there. Where equinox or JAX have moved what this needs, the loss stays as it is, and a failing
+    check ends the run with `LossFailed`.
     """
-    if _ERRORS is None:
+    if _ERRORS is None or _STATE is None:
         return loss
-    errors = _ERRORS
+    errors, program = _ERRORS, functools.partial(_STATE, convention="blindstep")
 
     def voided(*args: Any) -> Any:
         failures: list[Any] = []
-        with _lock, _replaced(True), _replacing(errors, failures):
+        with _lock, _replaced(True), _replacing(errors, program, failures):
             value = loss(*args)
         for failed in failures:
             value = jnp.where(failed, jnp.nan, value)
@@ -75,14 +82,15 @@ def voiding(loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _replacing(errors: ModuleType, failures: list[Any]) -> Iterator[None]:
+def _replacing(
+    errors: ModuleType, program: Callable[[], Any], failures: list[Any]
+) -> Iterator[None]:
     """While this lasts, checks that this thread traces raise nothing.
 
     Those of the loss itself are noted in `failures`. A check of an inner program (a loop, a branch, a
     jitted part) cannot be: its predicate does not exist outside.
     """
     before = {name: getattr(errors, name) for name in _IMPLEMENTATIONS}
-    program = functools.partial(jax.extend.core.get_opaque_trace_state, convention="blindstep")
     mine, outside = threading.get_ident(), program()
 
     def instead_of(original: Callable[..., Any]) -> Callable[..., Any]:

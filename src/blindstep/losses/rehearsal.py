@@ -14,7 +14,6 @@ import functools
 import math
 import os
 import tempfile
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from blindstep.errors import InvalidArgument, LossNotFinite
+from blindstep.errors import InvalidArgument, LossNotFinite, warn
 from blindstep.losses import isolation
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.portable import Reporting, Trial, reported, try_loss, words
@@ -32,13 +31,14 @@ from blindstep.losses.pytrees import (
     Loss,
     ParameterSpace,
     count_records,
+    described,
     refuse_mixing,
     shapes_of,
 )
 from blindstep.losses.silence import interrupt, silence
 
-# Zeros, ones, random shares in 0 .. 1, random normal numbers.
-_NUMBER = 4
+# Zeros, ones, random shares in 0 .. 1, random normal numbers, large positive ones, large negative ones.
+_NUMBER, _LARGE = 6, 1000.0
 # How far from the start the loss is looked at, in units of a parameter's size (at least 1). At the
 # start alone a smooth loss may be flat as well: at a saddle, where a network's weights are all 0.
 _AWAY = (0.0, 0.01, 0.3, 1.0, 10.0)
@@ -52,20 +52,27 @@ def made_up(data: PyTree, number: int = _NUMBER) -> PyTree:
     """`number` records with the structure, shapes and dtypes of `data`, and with nothing else of it.
 
     The first is all 0 (False, empty text), the second all 1 (True, "a"), the third holds numbers
-    between 0 and 1 and the others normal ones, from fixed seeds; whole numbers are 0 or 1.
+    between 0 and 1, the fifth and sixth numbers of about 1,000 and -1,000, and the others normal ones,
+    from fixed seeds. Whole numbers are 0 or 1, in the last two in turns. A price that is compared with
+    what people can pay needs the large ones: at a start of 5, records below 1 never see it change.
     """
     leaves, structure = jax.tree.flatten(data)
-    rows = [_rows(leaf, number, np.random.default_rng(place)) for place, leaf in enumerate(leaves)]
+    rows = [_rows(leaf, number, place) for place, leaf in enumerate(leaves)]
     return jax.tree.unflatten(structure, rows)
 
 
-def _rows(leaf: Any, number: int, random: np.random.Generator) -> np.ndarray:
+def _rows(leaf: Any, number: int, place: int) -> np.ndarray:
     shape, dtype = (number, *leaf.shape[1:]), np.dtype(leaf.dtype)
+    random = np.random.default_rng(place)
     numbers = random.normal(size=shape)
     numbers[2:3] = random.uniform(size=numbers[2:3].shape)
     numbers[0:1], numbers[1:2] = 0.0, 1.0
+    numbers[4:5], numbers[5:6] = _LARGE * np.abs(numbers[4:5]), -_LARGE * np.abs(numbers[5:6])
     if dtype.kind in "fc" or jnp.issubdtype(dtype, jnp.floating):
         return numbers.astype(dtype)
+    # Two numbers side by side, or in two leaves, differ: a pair of one thing and itself shows nothing.
+    turns = (np.arange(numbers[:1].size).reshape(shape[1:]) + place) % 2
+    numbers[4:5], numbers[5:6] = turns, 1 - turns
     if dtype.kind in "biu":
         return (numbers > 0.5).astype(dtype)
     if dtype.kind in "Mm":
@@ -196,10 +203,10 @@ def _refuse_constant(attempt: Callable[[int, int], Trial]) -> None:
         compared |= sum(each.finite for each in values) > 1
     if compared:
         raise InvalidArgument(
-            "the loss does not change with the parameters: made-up records (zeros, ones, random "
-            f"numbers) have the same loss at the start and at {len(_AWAY) - 1} points around it, near "
-            "and far. So there is nothing to learn. Nothing was spent. Does it use its first argument? "
-            "If it does, and made-up records are the reason, give rehearse=False."
+            "the loss does not change with the parameters: made-up records (zeros, ones, random and "
+            f"large numbers) have the same loss at the start and at {len(_AWAY) - 1} points around it, "
+            "near and far. So there is nothing to learn. Nothing was spent. Does it use its first "
+            "argument? If it does, and made-up records are the reason, give rehearse=False."
         )
 
 
@@ -224,28 +231,16 @@ def _judge(attempt: Callable[[int], Trial], data: PyTree, what: str = "the loss"
     if not any(each.number for each in trials):
         raise InvalidArgument(
             f"the loss {trials[0].said}. That was on a made-up record of zeros, which is "
-            f"{_shapes(data)}; with ones and random numbers it gave no number either, and each record "
-            f"would count 0. Nothing was spent. Correct the loss. {switch}"
+            f"{described(data, of_records=True)}; with ones and random numbers it gave no number "
+            f"either, and each record would count 0. Nothing was spent. Correct the loss. {switch}"
         )
-    warnings.warn(
+    warn(
         f"{what} is not finite at the start parameters, for any of {_NUMBER} made-up records (zeros, "
-        f"ones, random numbers), and a record for which {what} is not finite counts 0. Look for a "
-        f"division by 0, or the logarithm or the root of 0, or start elsewhere. {switch}",
+        f"ones, random and large numbers), and a record for which {what} is not finite counts 0. Look "
+        f"for a division by 0, or the logarithm or the root of 0, or start elsewhere. {switch}",
         LossNotFinite,
-        stacklevel=1,
     )
     return False
-
-
-def _shapes(data: PyTree) -> str:
-    """What one record is made of: `{'age': float64[], 'name': text}`. How long texts are stays out."""
-
-    def shape(leaf: Any) -> str:
-        kind = np.dtype(leaf.dtype).kind
-        name = {"U": "text", "S": "bytes", "O": "objects"}.get(kind, str(leaf.dtype))
-        return f"{name}{list(leaf.shape[1:])}"
-
-    return str(jax.tree.map(shape, data)).replace("'", "")
 
 
 _REMEDY = "Nothing was spent. Leave out estimate='gradient': values of the loss are enough."

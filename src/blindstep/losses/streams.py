@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import Int, PyTree
 
+from blindstep.errors import InvalidArgument
 from blindstep.losses.portable import SeededLoss
 from blindstep.losses.pytrees import count_records, over_records, place
 
@@ -52,10 +53,30 @@ def with_streams(
 ) -> tuple[Callable[..., Any], PyTree]:
     """Loss and data of a loss that takes a key, records with their numbers; any other as it is."""
     name = third_name(loss)
+    _check_signature(loss, 3 if name in _NAMES else 2)
     if name not in _NAMES:
         return loss, data
     numbers = _like(data, np.arange(count_records(data), dtype=np.int32))
     return SeededLoss(loss) if host else KeyedLoss(loss, name == "seed"), (data, numbers)
+
+
+def _check_signature(loss: object, number: int) -> None:
+    """A function of as many arguments as it is called with, as far as Python can tell."""
+    if not callable(loss):
+        raise InvalidArgument(
+            f"the loss is {loss!r}: give a function of parameters and one record, which returns one "
+            "number."
+        )
+    try:
+        signature = inspect.signature(loss)
+    except (TypeError, ValueError):
+        return  # some built-in functions have none
+    try:
+        signature.bind(*[None] * number)
+    except TypeError:
+        raise InvalidArgument(
+            f"the loss takes {signature}, but it is called as loss(params, record)."
+        ) from None
 
 
 def in_slots(

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable
 from functools import cached_property
@@ -27,7 +26,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from blindstep.errors import InvalidArgument, finite
+from blindstep.errors import InvalidArgument, Names, finite
 from blindstep.private.clip import Scalar
 
 
@@ -109,12 +108,23 @@ class Learner(eqx.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if not inspect.isabstract(cls) and isinstance(getattr(cls, "name", None), str):
-            _KNOWN[cls.name] = cls
+        _KNOWN.add(cls)
 
     def init(self) -> PyTree:
         """The state at the start of a round."""
         return jnp.zeros(())
+
+    def begin(self, dim: int, pace: Pace) -> PyTree:
+        """The same for a learner whose state depends on the number of parameters, or on the plan."""
+        return self.init()
+
+    def turn(self, state: PyTree, gradient: Any, value: Scalar, pace: Pace) -> tuple[PyTree, Any]:
+        """The released gradient in the learner's own metric: as it is, for most.
+
+        `value` is the mean loss around the point, where the step shows it; else NaN. What is returned
+        is the g of the move. Only for points that are flat vectors.
+        """
+        return state, gradient
 
     @abc.abstractmethod
     def update(self, state: PyTree, seen: Seen, pace: Pace) -> Choice:
@@ -129,7 +139,7 @@ class Learner(eqx.Module):
         return uniform
 
 
-_KNOWN: dict[str, type[Learner]] = {}
+_KNOWN: Names[type[Learner]] = Names("learner")
 
 
 class ConstantStep(Learner):
@@ -273,12 +283,12 @@ _BACK, _ON = -0.2, 0.5
 # A gradient so much shorter than the one before is that of a plateau, if the loss is higher there.
 _FLAT = 0.5
 # Steps never become longer than 2^40 times the reach.
-_LONGEST = 40.0
+LONGEST = 40.0
 
 
 def _share(done: Scalar, log: Scalar, pace: Pace) -> Scalar:
     """How long a step is, as a share of the reach."""
-    return jnp.exp2(jnp.minimum(log, _LONGEST)) * jnp.maximum(1.0 - done / pace.steps, 0.0)
+    return jnp.exp2(jnp.minimum(log, LONGEST)) * jnp.maximum(1.0 - done / pace.steps, 0.0)
 
 
 def _projected(state: PyTree, seen: Seen, step: Scalar, reach: Scalar) -> Choice:
@@ -306,22 +316,13 @@ def learner_to_dict(learner: Learner) -> dict[str, Any]:
 
 def learner_named(name: str) -> Learner:
     """The learner of this name with its usual settings; its class must have been defined before."""
-    return _kind(name)()
-
-
-def _kind(name: object) -> type[Learner]:
-    if not isinstance(name, str) or name not in _KNOWN:
-        raise InvalidArgument(
-            f"no learner is named {name!r} (there are {', '.join(_KNOWN)}): import the module that "
-            "defines it first."
-        )
-    return _KNOWN[name]
+    return _KNOWN.find(name)()
 
 
 def learner_from_dict(given: dict[str, Any]) -> Learner:
     """The learner that `learner_to_dict` wrote; its class must have been defined or imported."""
     rest = dict(given)
-    kind = _kind(rest.pop("name", None))
+    kind = _KNOWN.find(rest.pop("name", None))
     names = {each.name for each in dataclasses.fields(kind)}
     if rest.keys() != names:
         raise InvalidArgument(f"learner {kind.name} has the settings {sorted(names)}, got {given}.")

@@ -21,7 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate import draws
@@ -206,7 +206,8 @@ class Machine(eqx.Module):
 
     def _fresh(self, path: Any, round_: Int[Array, ""]) -> State:
         sums = self.prefix.init(self.estimator.size)
-        return State(path, self.learner.init(), sums, round_, jnp.asarray(0, jnp.int32))
+        begun = self.learner.begin(self.estimator.dim, self.pace)
+        return State(path, begun, sums, round_, jnp.asarray(0, jnp.int32))
 
     def ask(self, state: State, kind: Kind, public: Key[Array, ""], later: Any = 0) -> Query:
         """What the next step wants to know; `kind` is GRAD at the first step of a block.
@@ -215,7 +216,12 @@ class Machine(eqx.Module):
         """
         key = self.direction_key(state.round, state.step + later, public)
         nearness = self.learner.probing(state.learner, self.pace)
-        return Query(state.path.point, state.path.previous, key, kind, nearness)
+        within = self.subspace(state, public)
+        return Query(state.path.point, state.path.previous, key, kind, nearness, within)
+
+    def subspace(self, state: State, public: Key[Array, ""]) -> Float[Array, "breadth dim"] | None:
+        """Along which rows this step looks; None where it looks everywhere."""
+        return self.estimator.subspace(public, state.round * self.horizon + state.step)
 
     def direction_key(
         self, round_: Int[Array, ""], step: Int[Array, ""], public: Key[Array, ""]
@@ -243,13 +249,18 @@ class Machine(eqx.Module):
             key = self.direction_key(state.round, state.step, public)
             frame = self.space.frame(self.estimator, key)
         gradient = self.space.lift(self.estimator, total[: self.estimator.gradient_size], frame)
-        seen = self.space.see(state.path, gradient)
-        seen.value = self.estimator.value_of(total)
-        choice = self.learner.update(state.learner, seen, self.pace)
+        within = self.subspace(state, public)
+        if within is not None:  # what lies outside of it is noise alone
+            gradient = (gradient @ within.T) @ within
+        released, value = self.space.see(state.path, gradient), self.estimator.value_of(total)
+        learner, turned = self.learner.turn(state.learner, gradient, value, self.pace)
+        seen = released if turned is gradient else self.space.see(state.path, turned)
+        seen.value = value
+        choice = self.learner.update(learner, seen, self.pace)
         uniform = draws.uniform(public_stream(public, "path"), state.step + 1, state.round)
         fraction = self.learner.place(uniform)
-        path = self.space.advance(state.path, gradient, choice, fraction)
-        norms = jnp.sqrt(seen.gradient_square), jnp.asarray(move_norm(seen, choice))
+        path = self.space.advance(state.path, turned, choice, fraction)
+        norms = jnp.sqrt(released.gradient_square), jnp.asarray(move_norm(seen, choice))
         after = State(path, choice.state, sums, state.round, state.step + 1)
         return after, StepInfo(*norms, seen.value)
 
@@ -261,3 +272,14 @@ class Machine(eqx.Module):
         if persists:
             fresh = eqx.tree_at(lambda s: s.learner, fresh, state.learner)
         return fresh, mean
+
+
+def gradient_of_window(
+    release: Float[Array, " size"], size: int, least: Scalar, still: Bool[Array, ""]
+) -> Float[Array, " gradient"]:
+    """The gradient in a window's release; 0 where too few came, or the study is to stand `still`.
+
+    How many came is its last coordinate.
+    """
+    moves = ~(still | (release[-1] < least))
+    return jnp.where(moves, release[:size], 0.0)

@@ -21,7 +21,6 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import solve_banded, solve_triangular
 
-from blindstep.private.columns import matrix_of
 from blindstep.private.mechanisms import (
     BLT,
     BinaryTree,
@@ -33,6 +32,7 @@ from blindstep.private.mechanisms import (
     SquareRoot,
     State,
     Vector,
+    matrix_of,
 )
 
 Of = TypeVar("Of", bound=Mechanism)

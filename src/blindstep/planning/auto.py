@@ -23,6 +23,7 @@ The reasons are in docs/decisions.md; `python -m benchmarks.utility` measures ho
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 from blindstep.errors import InvalidArgument, typed_record
@@ -32,12 +33,13 @@ from blindstep.estimate.comparison import RELEASES
 from blindstep.estimate.gradients import COST
 from blindstep.estimate.scales import ScaleFinder
 from blindstep.optimize.learners import Heeding, Learner
+from blindstep.optimize.surveying import Surveying
 from blindstep.planning.batches import (
     CANDIDATES,
-    COMPARISON_SHARE,
     LITTLE,
     choose,
     comparison_batch,
+    comparison_share,
     some_or_all,
 )
 from blindstep.planning.estimates import Calibration, Gradients, StartComparison, Values
@@ -51,7 +53,8 @@ from blindstep.planning.natural import (
     in_natural_units,
 )
 from blindstep.planning.networks import plan_gradients, plan_network
-from blindstep.planning.plan import Plan
+from blindstep.planning.plan import ADVICE, Plan
+from blindstep.private.terms import PRESENCES, REPLACE
 
 # All in natural units: a record's slopes are about 1 long, its loss at the start is about 1.
 _STEPS, _MOST_STEPS, _FEWEST_STEPS, _DROWNED = 64, 160, 20, 0.8
@@ -61,15 +64,19 @@ _SHORTEST, _LONGEST, _SMOOTHING, _CLIP = 1.6, 3.0, 0.5, 0.45
 _NOISE, _WIDE_CLIP, _LARGEST_CLIP = 0.06, 2.0, 8.0
 # Up to this many parameters a plan does not depend on their number.
 _FEW = 144
+# Up to this many a run keeps a map of how slopes change: d (d + 1) / 2 numbers, of which 64 steps show
+# 64 d.
+_SURVEYED = 24
 _FEWEST_DIRECTIONS = 8
 _FEW_CALIBRATION_DIRECTIONS = (16, 4, 1)
-EVALUATIONS = 2**24
+# The most evaluations, where nobody has said, in times what a laptop does in a minute: `batches` mostly
+# takes far fewer.
+_MINUTES, _MINUTE, _MOMENT = 16, 2**24, 2**23
 # How many more records it takes because looks and comparison have a part of the budget.
-_BESIDE = 1.2
-# Calibrations ask so few records that noise is hardly longer than with all of them. Only where
-# evaluations are short it may be longer, and where it is quiet for each of d x d products.
-_LONGER, _QUIET = 2.5, 0.05
-_FEWEST_ASKED = 64
+_BESIDE = 1.3
+# Calibrations along the axes ask so many records for each axis, and where evaluations are short so few;
+# others what shows a histogram. Noise is at most so much longer than with all records.
+_FOR_EACH, _FEW_FOR_EACH, _FEWEST_ASKED, _LONGER = 4, 2, 400, 4.0
 
 
 @typed_record
@@ -82,8 +89,8 @@ class Auto(Method):
     It certifies nothing about the answer, and needs to know nothing about the loss.
 
     Attributes:
-        evaluations: the most evaluations of the loss. Default: as many as gain something, and at most
-            about what a laptop does in a minute.
+        evaluations: the most evaluations of the loss. Default: as few as come near to what all records
+            in every step would find, and at most what a laptop does in a quarter of an hour.
         passes: the most passes over the records.
         directions: random directions of a step.
         estimate: what a record's vector is made of: "values" of its loss, or its "gradient".
@@ -119,7 +126,16 @@ class Auto(Method):
                 return plan_gradients(problem, self.name, most, *given)
             given = (self.passes, self.directions, self.learner, self.secret)
             return plan_network(problem, self.name, most, *given)
-        return self._plan(problem, self.most(problem) or EVALUATIONS)
+        most = self.evaluations or _MINUTES * (self.most(problem) or _MINUTE)
+        made, enough = self._plan(problem, most), self.enough(problem)
+        if 2 * problem.records >= enough:
+            return made
+        few = (
+            f"{ADVICE}{problem.records:,} records are few for {problem.dim:,} parameters at this "
+            f"budget: learning begins at about {enough // 2:,}, and from about {enough:,} on no step "
+            "drowns in noise. A larger epsilon or fewer parameters take fewer."
+        )
+        return replace(made, notes=(*made.notes, few))
 
     def enough(self, problem: Problem) -> int:
         """From about how many records on no step drowns in noise; with half of them some do."""
@@ -147,22 +163,28 @@ class Auto(Method):
         dim, records, privacy = problem.dim, problem.records, problem.privacy
         mu = privacy.mu_beside_room if self.secret else privacy.mu
         differentiates, short = self.estimate == Gradients.kind, self.evaluations is None
-        asked, asked_of = _calibration_query(problem, most, mu, self.secret)
+        # A map averages all releases: where evaluations are cheap, it is worth a moment of them.
+        brief = min(_MOMENT, most // 32) if dim <= _SURVEYED and short else 0
+        asked, asked_of = _calibration_query(problem, most, mu, self.secret, brief == _MOMENT)
         spent = ScaleFinder.calibrations * asked_of * asked.evaluations
-        compared = comparison_batch(problem, most, mu, self.secret)
+        judged = comparison_share(problem, mu)
+        compared = comparison_batch(problem, most, mu, self.secret, judged)
         spent += RELEASES * compared * (1 + CANDIDATES)
         share = calibration_share(asked, asked_of, mu)
-        mu *= math.sqrt(1 - share - COMPARISON_SHARE)
+        mu *= math.sqrt(1 - share - judged)
+        # What is heard of n records: n mu, if mu is about replacing one.
+        clear = records * mu * PRESENCES[REPLACE] / PRESENCES[privacy.neighbours]
         wide = max(1.0, math.sqrt(dim / _FEW))
         most_steps = min(round(_STEPS * wide), _MOST_STEPS)
-        steps = _steps(dim, records, mu, most_steps)
+        steps = _steps(dim, clear, most_steps)
         # As long as COST / 2 pairs of values, and it shows all directions.
         cost, shown = (COST / 2, 1) if differentiates else (1, dim)
         wanted = 1 if differentiates else self.directions
         left, longer = int((most - spent) / cost), 1.0
-        noise = 2.0 * math.sqrt(steps * dim) / (records * mu) * _clip(dim, records * mu, steps)
+        noise = 2.0 * math.sqrt(steps * dim) / clear * _clip(dim, clear, steps)
         given = (records, steps, shown, noise, mu, privacy)
-        made = choose(*given, evaluations=left, wanted=wanted, short=short) if self.secret else None
+        about = {"evaluations": left, "wanted": wanted, "short": short, "brief": brief}
+        made = choose(*given, **about) if self.secret else None
         if made is None:
             q, batch, steps = _sizes(wanted or shown, wanted is not None, records, left, steps)
         else:
@@ -174,7 +196,7 @@ class Auto(Method):
         rounds = max(1, steps // horizon)
         fewer = (most_steps / (rounds * horizon)) ** 0.4
         sampler = "structured" if q > 1 else "sphere"
-        heard = records * mu / longer if made else math.sqrt(records * batch) * mu
+        heard = clear / longer if made else clear * math.sqrt(batch / records)
         clip = _clip(dim, heard, rounds * horizon)
         return in_natural_units(
             self.name,
@@ -187,15 +209,15 @@ class Auto(Method):
             horizon=horizon,
             batch=batch,
             reach=fewer * min(_SHORTEST * wide, _LONGEST),
-            learner=self.learner or Heeding(),
-            comparison=StartComparison(compared, COMPARISON_SHARE),
+            learner=self.learner or (Surveying() if dim <= _SURVEYED else Heeding()),
+            comparison=StartComparison(compared, judged),
             secret=self.secret and 2 * min(batch, asked_of, compared) <= records,
         )
 
 
-def _steps(dim: int, records: int, mu: float, most: int) -> int:
+def _steps(dim: int, clear: float, most: int) -> int:
     """Steps such that noise does not drown each of them, if every step takes all records."""
-    drowned = 2.0 * math.sqrt(most * dim) / (records * mu)
+    drowned = 2.0 * math.sqrt(most * dim) / clear
     return round(min(max(most * (_DROWNED / drowned) ** 2, _FEWEST_STEPS), most))
 
 
@@ -226,7 +248,7 @@ def _sizes(
 
 
 def _calibration_query(
-    problem: Problem, evaluations: int, mu: float, secret: bool
+    problem: Problem, evaluations: int, mu: float, secret: bool, cheap: bool
 ) -> tuple[CalibrationQuery, int]:
     """What a calibration asks, and of how many records.
 
@@ -246,19 +268,16 @@ def _calibration_query(
         ]
     kinds += [CalibrationQuery((dim,), few) for few in _FEW_CALIBRATION_DIRECTIONS if few < dim]
     for calibration in kinds:
-        noise = calibration_noise(calibration, records, mu)
         spends = mu * math.sqrt(calibration_share(calibration, records, mu))
-        quiet = _QUIET / (noise * dim)
-        fits = [
-            (batch, more)
-            for batch, more in some_or_all(
-                problem, ScaleFinder.calibrations, spends, secret, max(_LONGER, quiet)
-            )
-            if batch * calibration.evaluations <= room
-            and batch >= min(records, max(_FEWEST_ASKED, 8 * dim))
-        ]
-        enough = [each for each in fits if each[1] <= max(LITTLE, quiet)]
-        if fits:
-            return calibration, (enough or fits)[-1][0]
+        longest, least = LITTLE if cheap else _LONGER, [_FEWEST_ASKED]
+        if calibration.axes:  # rather few records for each axis than no axes
+            least = [max(_FEWEST_ASKED, _FOR_EACH * dim), _FEW_FOR_EACH * dim]
+        else:
+            longest = max(LITTLE, LEAF_NOISE / calibration_noise(calibration, records, mu))
+        every = some_or_all(problem, ScaleFinder.calibrations, spends, secret, longest)
+        within = [batch for batch, _ in every if batch * calibration.evaluations <= room]
+        for few in least:
+            if fits := [batch for batch in within if batch >= min(records, few)]:
+                return calibration, fits[-1]
     calibration = CalibrationQuery((dim,), min(dim, _FEW_CALIBRATION_DIRECTIONS[1]))
     return calibration, max(1, min(records, int(room // calibration.evaluations)))

@@ -15,9 +15,10 @@ import numpy as np
 from jaxtyping import Float
 
 from blindstep.estimate import estimators
-from blindstep.estimate.directions import Moments, sampler_named
+from blindstep.estimate.directions import SAMPLERS, Moments
 from blindstep.estimate.estimators import Sharing
 from blindstep.optimize.prefix import prefix_of
+from blindstep.planning.noise import with_least_noise
 from blindstep.planning.theory import (
     BoundParts,
     clip_bias,
@@ -25,10 +26,10 @@ from blindstep.planning.theory import (
     explicit_bound,
     oracle_errors,
 )
-from blindstep.private.lattice import STD
-from blindstep.private.mechanisms import Mechanism
+from blindstep.private.mechanisms import MECHANISMS, Mechanism
+from blindstep.private.noise import STD
 from blindstep.private.schedule import Schedule
-from blindstep.private.terms import calibrated
+from blindstep.private.terms import Terms
 
 if TYPE_CHECKING:
     from blindstep.planning.plan import Plan
@@ -145,7 +146,7 @@ def _rounding(plan: Plan, noise: PerGradient, moments: Moments) -> PerGradient:
 @lru_cache(maxsize=64)
 def mechanism_of(name: str, steps: int) -> Mechanism:
     """The mechanism of this name for a block."""
-    made: Any = Mechanism.named(name)
+    made: Any = MECHANISMS.find(name)
     return made(steps)
 
 
@@ -158,13 +159,13 @@ def row_norms(name: str, steps: int) -> Float[np.ndarray, " steps"]:
 @lru_cache(maxsize=4096)
 def gain_of(sampler: str, sharing: str, directions: int, dim: int) -> float:
     """The longest that a record's vector can be for coefficients of at most 1."""
-    return estimators.gain_of(sampler_named(sampler)(), Sharing(sharing), directions, dim)
+    return estimators.gain_of(SAMPLERS.find(sampler)(), Sharing(sharing), directions, dim)
 
 
 @lru_cache(maxsize=4096)
 def moments_of(sampler: str, directions: int, dim: int) -> Moments | None:
     """Second moments of a record's estimate along these directions: the sampler's own."""
-    return sampler_named(sampler)().moments(directions, dim)
+    return SAMPLERS.find(sampler)().moments(directions, dim)
 
 
 @lru_cache(maxsize=2**16)
@@ -182,7 +183,7 @@ def noise_level(
     neighbours: str,
     windows: bool = False,
 ) -> float:
-    """What `calibrated` says for any number of records: passes and batches decide, not records.
+    """What `with_least_noise` says for any number of records: passes and batches decide, not records.
 
     `by_corollary` gives more than that, as the paper's Corollary cor:privacy does: the largest
     sensitivity times the largest column norm, wherever the two are.
@@ -190,7 +191,8 @@ def noise_level(
     block_size = first_batch + diff_batch * (period - 1)
     schedule = Schedule(block_size, first_batch, diff_batch, period, passes, windows=windows)
     block = mechanism_of(mechanism, period)
-    terms = calibrated(schedule, block, size, first_clip, diff_clip, mu, neighbours)
+    chosen = (schedule, block, size, first_clip, diff_clip)
+    terms = with_least_noise(Terms(*chosen, first_clip + diff_clip, neighbours), mu)
     each, columns = terms.sensitivities(), block.column_norms()
     more = each.max() * columns.max() / np.max(each * columns) if by_corollary else 1.0
     return float(terms.noise_std * more)

@@ -19,16 +19,23 @@ that a warning is right. A plan without a warning may fail all the same.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from blindstep.errors import HopelessPlan, InvalidArgument, LargeDelta, count, finite, positive
+from blindstep.errors import (
+    HopelessPlan,
+    InvalidArgument,
+    LargeDelta,
+    count,
+    finite,
+    positive,
+    warn,
+)
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.directions import Signs
-from blindstep.private.mechanisms import Mechanism
-from blindstep.private.statement import Privacy
+from blindstep.ledger.budget import Privacy
+from blindstep.private.mechanisms import MECHANISMS
 
 if TYPE_CHECKING:
     from blindstep.planning.plan import Plan
@@ -42,7 +49,7 @@ _MOST = 1e60
 
 def check(plan: Plan) -> None:
     """Raise unless a run can be made of the plan's choices; makes its numbers Python's own."""
-    Mechanism.named(plan.mechanism)
+    MECHANISMS.find(plan.mechanism)
     plain_numbers(plan, _COUNTS, _AMOUNTS, _MOST)
     moderate_bounds(plan.bounds, _MOST)
     if plan.differentiates:
@@ -157,9 +164,6 @@ def check_delta(privacy: Privacy | None, records: int, name: str = "privacy") ->
     Only a delta that is spent counts: that of a budget given as epsilon. A budget given as mu is met
     exactly, for every delta at once, and its delta is merely where epsilon is quoted. `name` is the
     argument that the budget came in.
-
-    The warning is attributed to this line, not to the caller's: so Python shows it once for the same
-    numbers, although plan, driver and ledger all check.
     """
     if not isinstance(privacy, Privacy) or not privacy.spends_delta:
         return
@@ -174,11 +178,10 @@ def check_delta(privacy: Privacy | None, records: int, name: str = "privacy") ->
             f"{given}, which is not below 1 / records = {1 / records:.3g}: publishing one record at "
             f"random would meet it, so it protects nobody. {remedy}"
         )
-    warnings.warn(
+    warn(
         f"{given}, which is above 0.1 / records = {0.1 / records:.3g}: publishing one record at random "
         f"with probability {float(share):.2g} would meet it. {remedy}",
         LargeDelta,
-        stacklevel=1,
     )
 
 
@@ -203,8 +206,7 @@ def doubts(plan: Plan, rounding: float = 0.0) -> tuple[str, ...]:
 def check_prospects(plan: Plan, rounding: float = 0.0) -> None:
     """Warn (`HopelessPlan`) for each of the plan's `doubts`."""
     for doubt in doubts(plan, rounding):
-        # Attributed to this line: Python shows it once, although command and driver both check.
-        warnings.warn(doubt, HopelessPlan, stacklevel=1)
+        warn(doubt, HopelessPlan)
 
 
 def _drowned(plan: Plan) -> tuple[str, ...]:

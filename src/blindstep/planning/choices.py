@@ -12,9 +12,17 @@ from blindstep.errors import InvalidArgument
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.comparison import ComparisonQuery
+from blindstep.ledger.budget import Privacy
 from blindstep.optimize.learners import Heeding, Learner
-from blindstep.planning.estimates import Calibration, Estimate, Gradients, StartComparison, Values
-from blindstep.private.statement import Privacy
+from blindstep.optimize.surveying import Surveying
+from blindstep.planning.estimates import (
+    Calibration,
+    Estimate,
+    Gradients,
+    StartComparison,
+    Values,
+    Watch,
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class Choices(Displayed):
             less noise, where a step does not take all records.
         windows: whether whoever comes answers in a step, and `first_batch` are expected: a study of
             `blindstep.serve`. Who took part is then as private as what they said.
+        watch: what a window shows of how content people are; None: nothing.
         learner: what turns releases into moves; None: the theorem's step where there is one, else an
             adaptive one.
     """
@@ -78,6 +87,7 @@ class Choices(Displayed):
     comparison: StartComparison | None = None
     secret: bool = False
     windows: bool = False
+    watch: Watch | None = None
 
     @property
     def oracle(self) -> str:
@@ -115,6 +125,12 @@ class Choices(Displayed):
         return self.estimate.sharing if isinstance(self.estimate, Values) else None
 
     @property
+    def breadth(self) -> int:
+        """Dimension of the random subspace that a step looks in; 0: all dimensions."""
+        wanted = self.estimate.breadth if isinstance(self.estimate, Values) else 0
+        return wanted if wanted < self.dim else 0
+
+    @property
     def sides(self) -> int:
         """Sides of a point on which a GRAD evaluates along a direction."""
         return self.estimate.sides if isinstance(self.estimate, Values) else 2
@@ -122,7 +138,12 @@ class Choices(Displayed):
     @property
     def heeds(self) -> bool:
         """Whether the length of steps heeds what was released."""
-        return isinstance(self.learner, Heeding)
+        return self.surveys or isinstance(self.learner, Heeding)
+
+    @property
+    def surveys(self) -> bool:
+        """Whether steps are made of all releases so far together."""
+        return isinstance(self.learner, Surveying)
 
     @property
     def epsilon(self) -> float:
@@ -153,8 +174,8 @@ class Choices(Displayed):
 
     @property
     def compared(self) -> tuple[int, ...]:
-        """The rounds whose means are compared with the start, the one to be taken first."""
-        return tuple(dict.fromkeys((self.rounds - 1, (self.rounds - 1) // 2)))
+        """The rounds whose means are compared with the start: the last one."""
+        return (self.rounds - 1,)
 
     @property
     def comparison_query(self) -> ComparisonQuery:

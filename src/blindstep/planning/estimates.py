@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ from blindstep.errors import InvalidArgument, count, finite
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.comparison import RELEASES, ComparisonQuery
-from blindstep.estimate.directions import Signs, sampler_named
+from blindstep.estimate.directions import SAMPLERS, Signs
 from blindstep.estimate.estimators import Sharing, ValueEstimator
 from blindstep.estimate.frames import Structured
 from blindstep.estimate.gradients import GradientEstimator
@@ -29,6 +30,7 @@ class Values:
         sampler: the name of the directions' sampler.
         sharing: whether each "record" has its own directions, or a "block" shares one frame.
         sides: of a point on which a GRAD evaluates along a direction: 2, or 1 along signs.
+        breadth: dimension of the random subspace that a step looks in; 0: all of them.
     """
 
     kind: ClassVar[str] = "values"
@@ -37,27 +39,31 @@ class Values:
     sampler: str = Structured.name
     sharing: str = "record"
     sides: int = 2
+    breadth: int = 0
 
     def __post_init__(self) -> None:
         plain_count(self, "directions")
         object.__setattr__(self, "smoothing", moderate("smoothing", self.smoothing, 1e60))
         one_of("sharing", self.sharing, SHARINGS)
-        sampler_named(self.sampler)
+        SAMPLERS.find(self.sampler)
         if self.sides != 2 and (self.sides != 1 or self.sampler != Signs.name):
             raise InvalidArgument(f"sides must be 2, or 1 along signs, got {self.sides!r}.")
+        if count("breadth", self.breadth, 0) and self.sharing != "record":
+            raise InvalidArgument("breadth is for directions of each record's own: leave it out.")
 
     def estimator(self, dim: int, reach: float, bounds: Bounds, curve: float) -> ValueEstimator:
         """How a record's vector is made."""
         return ValueEstimator(
             dim=dim,
             directions=self.directions,
-            sampler=sampler_named(self.sampler)(),
+            sampler=SAMPLERS.find(self.sampler)(),
             smoothing=self.smoothing,
             reach=reach,
             bounds=bounds,
             sharing=Sharing(self.sharing),
             curve=curve,
             sides=self.sides,
+            breadth=self.breadth if self.breadth < dim else 0,
         )
 
 
@@ -109,6 +115,33 @@ class Calibration:
     def query(self) -> CalibrationQuery:
         """What one calibration asks of a record."""
         return CalibrationQuery(self.leaves, self.directions, self.signs)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a window of a study shows beside the gradient, in the same release, and who is asked for it.
+
+    Attributes:
+        control: share of the people who see the start and where the study stands, instead of two
+            points beside that.
+        weight: of how content people are, and of how many came, against the gradient: each makes the
+            noise sqrt(1 + weight^2) times as large.
+        final: whether everybody in the last window sees the start and what was found.
+    """
+
+    control: float
+    weight: float
+    final: bool
+
+    def __post_init__(self) -> None:
+        for name in ("control", "weight"):
+            if not 0.0 <= finite(name, getattr(self, name)) <= 1.0:
+                raise InvalidArgument(f"{name} {getattr(self, name):g}: give a number from 0 to 1.")
+
+    @property
+    def longer(self) -> float:
+        """How much longer a person's vector is for it."""
+        return math.sqrt(1.0 + 2.0 * self.weight**2)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -25,18 +26,18 @@ from typing import get_type_hints as hints_of
 
 from blindstep.errors import InvalidArgument, count
 from blindstep.estimate.bounds import Bounds
-from blindstep.estimate.directions import sampler_named
+from blindstep.estimate.directions import SAMPLERS
+from blindstep.ledger.budget import Privacy
 from blindstep.optimize.learners import Learner
 from blindstep.planning.checks import check_privacy, moderate, moderate_bounds, one_of
-from blindstep.private.mechanisms import Mechanism
-from blindstep.private.statement import Privacy
+from blindstep.private.mechanisms import MECHANISMS
 
 if TYPE_CHECKING:
     from blindstep.planning.plan import Plan
 
 # Types of fields, each with its check.
-SamplerName = Annotated[str, sampler_named]
-MechanismName = Annotated[str, Mechanism.named]
+SamplerName = Annotated[str, SAMPLERS.find]
+MechanismName = Annotated[str, MECHANISMS.find]
 EstimateKind = Literal["values", "gradient"]
 Oracle = Literal["variance-reduced", "naive"]
 
@@ -152,13 +153,15 @@ def words_of(method: type) -> dict[str, str]:
     """What the docstrings of a method say about each field: `name: words`, under "Attributes:"."""
     said: dict[str, str] = {}
     for each in reversed(method.__mro__):
-        _, _, listed = (vars(each).get("__doc__") or "").partition("Attributes:")
+        # Python 3.13 takes the indentation off docstrings by itself, others do not.
+        text = inspect.cleandoc(vars(each).get("__doc__") or "")
+        _, _, listed = text.partition("Attributes:")
         name = ""
         for line in listed.splitlines():
-            if line.startswith(" " * 8) and not line.startswith(" " * 9) and ": " in line:
+            if line.startswith(" " * 4) and not line.startswith(" " * 5) and ": " in line:
                 name, _, words = line.strip().partition(": ")
                 said[name] = words
-            elif name and line.startswith(" " * 9):
+            elif name and line.startswith(" " * 5):
                 said[name] += f" {line.strip()}"
             elif line.strip():
                 name = ""

@@ -25,7 +25,7 @@ _CALIBRATION_SHARE, _CALIBRATION_NOISE, _FAINT_SHARE = 0.15, 0.04, 0.06
 # The most noise in which a histogram for each leaf is worth having.
 LEAF_NOISE = 0.08
 # The share of the evaluations that calibrations may take.
-CALIBRATION_EVALUATIONS = 0.25
+CALIBRATION_EVALUATIONS = 0.4
 
 
 def in_natural_units(

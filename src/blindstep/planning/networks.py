@@ -28,7 +28,7 @@ noise averages out, by a length that is a share of that of all parameters, 0.1 a
 0: networks start with weights in whose lengths they compute, so that this is what learning rates such
 as Adam's come to, without their unit. A share of the loss over its slope, as for other losses, is
 too long where slopes are small at the start (an LSTM). The clip is half of a record's gradient there.
-Batches are secret, and as small as leaves noise the larger part (`batches.choose`).
+Batches are secret, and as small as leaves noise the larger part (`batches.fewest`).
 
 Everything else is as in `auto`.
 """
@@ -51,8 +51,9 @@ from blindstep.planning.batches import (
     CANDIDATES,
     COMPARISON_SHARE,
     SAMPLING,
-    choose,
+    Batches,
     comparison_batch,
+    fewest,
     some_or_all,
 )
 from blindstep.planning.estimates import Calibration, Gradients, StartComparison, Values
@@ -70,8 +71,8 @@ _PROBE = 0.25
 # Of a record's slopes at the start. With half of it losses end higher (`benchmarks.networks`).
 _CLIP = 0.5
 _DIRECTIONS, _MOST_STEPS, _FEWEST_STEPS, _DROWNED = 16, 160, 20, 0.8
-# Secret batches are no smaller than leaves noise at most so much longer.
-_LONGER = 2.0
+# Secret batches are no smaller than leaves noise at most so much longer than with all records.
+_LONGER = 16.0
 # One side of a point will do where directions are at most one in so many.
 _FEW_OF = 4
 # Directions of all steps together that are worth more than having every record in each step.
@@ -80,7 +81,7 @@ _CALIBRATION_DIRECTIONS = (4, 1)
 # Up to so many parameters gradients of single records fit into any memory.
 MOST_DIFFERENTIATED = 2**24
 # Of a run on gradients: its steps, and how long they are at first.
-_GRADIENT_STEPS, _GRADIENT_REACH = 208, 0.1
+_GRADIENT_STEPS, _GRADIENT_REACH = (208, 104, 52), 0.1
 EVALUATIONS = 2**20
 
 
@@ -106,8 +107,7 @@ def plan_network(
     horizon = max(1, steps // natural.ROUNDS)
     rounds = max(1, steps // horizon)
     # Noise on a step, in clips.
-    noise = longer * 2 * math.sqrt(q * steps / (records * (records if secret else batch)))
-    noise /= begun.mu
+    noise = _noise(problem, begun.mu, q * steps, records if secret else batch, longer)
     heard = _AGREE / math.hypot(_AGREE, noise)
     reach = heard * _reach(dim, q)
     return natural.in_natural_units(
@@ -138,15 +138,18 @@ def plan_gradients(
     """The plan for a network whose records are differentiated; `name` is that of the method."""
     dim, records, privacy = problem.dim, problem.records, problem.privacy
     begun = _begun(problem, evaluations or EVALUATIONS, (dim,), secret)
-    steps, left = _GRADIENT_STEPS, int(begun.left / (COST / 2))
-    noise = PRESENCES[privacy.neighbours] * math.sqrt(steps * dim) / (records * begun.mu) * _CLIP
-    given = (records, steps, 1, noise, begun.mu, privacy)
-    made = None
-    if secret:
-        made = choose(*given, evaluations=left, wanted=1, short=True, brief=0)
-    batch = records if made is None else made.batch
-    if made is None:  # all records in fewer steps, or some of them in as few as learn anything
-        steps = max(min(steps, left // (2 * records)), 1)
+    left = int(begun.left / (COST / 2))
+    found: list[tuple[float, int, Batches]] = []
+    for steps in _GRADIENT_STEPS if secret else ():
+        noise = _noise(problem, begun.mu, steps * dim, records)
+        made = fewest(records, steps, noise * _CLIP, begun.mu, privacy, left, _LONGER)
+        if made is not None:
+            found.append((steps / (1.0 + (made.longer * noise / _AGREE) ** 2), steps, made))
+    if found:
+        _, steps, chosen = max(found, key=lambda each: each[:2])
+        batch = chosen.batch
+    else:  # all records in fewer steps, or some of them in as few as learn anything
+        steps, batch = max(min(_GRADIENT_STEPS[0], left // (2 * records)), 1), records
         if steps < _FEWEST_STEPS:
             steps, batch = _FEWEST_STEPS, max(1, left // (2 * _FEWEST_STEPS))
     if passes is not None:
@@ -162,10 +165,10 @@ def plan_gradients(
         rounds=rounds,
         horizon=horizon,
         batch=batch,
-        reach=_GRADIENT_REACH * math.sqrt(_GRADIENT_STEPS / (rounds * horizon)),
+        reach=_GRADIENT_REACH * math.sqrt(_GRADIENT_STEPS[0] / (rounds * horizon)),
         learner=learner or Momentum(),
         comparison=begun.comparison,
-        secret=made is not None and 2 * min(batch, begun.comparison.batch) <= records,
+        secret=bool(found) and 2 * min(batch, begun.comparison.batch) <= records,
     )
 
 
@@ -251,20 +254,34 @@ def _sizes(
         return min(evaluations / (sides * each), quiet / longer**2, most * _MOST_STEPS)
 
     def gain(each: tuple[int, float]) -> float:
-        return room(*each) / (1.0 + (each[0] < records) * SAMPLING / each[0])
+        chance = (each[0] < records) * SAMPLING / each[0]
+        noise = _noise(problem, mu, room(*each), records, each[1])
+        return room(*each) / (1.0 + chance) / (1.0 + (noise / _AGREE) ** 2)
 
-    batch, longer = max(some_or_all(problem, _MOST_STEPS, mu, secret, _LONGER), key=gain)
-    together = room(batch, longer)
-    short = together < min(_ENOUGH, quiet)
+    choice = max(some_or_all(problem, _MOST_STEPS, mu, secret, _LONGER), key=gain)
+    batch, longer, together = *choice, room(*choice)
+    # Public batches of few records, which are loud, leave room for more directions.
+    more = min(_ENOUGH, quiet)
+    few = max(1, min(records, int(evaluations // (sides * more))))
+    loud = _noise(problem, mu, more, few)
+    short = together < more and (not secret or more / (1.0 + (loud / _AGREE) ** 2) > gain(choice))
     if short:
-        together = min(_ENOUGH, quiet)
-        batch = max(1, min(records, int(evaluations // (sides * together))))
+        together, batch = more, few
     q = wanted or min(most, max(_DIRECTIONS, round(together / _MOST_STEPS)))
     if not wanted and together < q * _FEWEST_STEPS:
         q = max(3 - sides, int(together // _FEWEST_STEPS))
     # More steps along as many directions as there are show nothing new.
     steps = max(1, min(int(together // q), _MOST_STEPS))
     return _Sizes(q, steps, batch, sides, longer, secret and not short)
+
+
+def _noise(problem: Problem, mu: float, together: float, whole: int, longer: float = 1.0) -> float:
+    """How long noise on a step is, in clips, with so many directions of all steps together.
+
+    `whole` are the records that share the noise: those of a public batch, or all of them.
+    """
+    often = PRESENCES[problem.privacy.neighbours]
+    return longer * often * math.sqrt(together / (problem.records * whole)) / mu
 
 
 def _calibration_query(

@@ -15,18 +15,19 @@ from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.comparison import ComparisonQuery
 from blindstep.estimate.directions import Moments
 from blindstep.estimate.vectors import LARGEST, Estimator
+from blindstep.estimate.watching import WATCHED
 from blindstep.optimize.learners import AdaptiveStep, ConstantStep, Learner, Pace
 from blindstep.optimize.machine import Machine
 from blindstep.optimize.prefix import prefix_of
 from blindstep.planning import bound, checks, serialisation
 from blindstep.planning.choices import Choices
 from blindstep.planning.estimates import Calibration, Gradients, StartComparison, Values
-from blindstep.planning.parts import asking_terms, secret_noise, secret_schedule
+from blindstep.planning.noise import asking_terms, secret_noise, secret_schedule
+from blindstep.planning.statement import Statement, compose_statements, statement
 from blindstep.planning.theory import BoundParts
 from blindstep.private import accounting
 from blindstep.private.accounting import RECORD
 from blindstep.private.schedule import Kind, Schedule
-from blindstep.private.statement import Statement, compose_statements, statement
 from blindstep.private.terms import Terms
 
 # What a note begins with that advises another plan.
@@ -84,7 +85,13 @@ class Plan(Choices):
     @property
     def size(self) -> int:
         """Coordinates of a release: d, or q where a block shares a frame, and one for the loss."""
-        return (self.directions if self.sharing == "block" else self.dim) + (self.curve > 0)
+        beside = (self.curve > 0) + (WATCHED if self.watch is not None else 0)
+        return (self.directions if self.sharing == "block" else self.dim) + beside
+
+    @property
+    def heard(self) -> int:
+        """Coordinates of a gradient, along the directions that there are, in which there is noise."""
+        return self.breadth or (self.directions if self.sharing == "block" else self.dim)
 
     def build(self, *, jumps: bool = False) -> Machine:
         """The state machine that turns releases into steps. It sees nothing that is not released.
@@ -146,8 +153,9 @@ class Plan(Choices):
         With `by_corollary` it is that of Corollary cor:privacy, with the exact node count.
         """
         mechanism = bound.mechanism_of(self.mechanism, self.period)
-        least, neighbours = self._noise_level(), self.privacy.neighbours
-        return Terms(self.schedule, mechanism, self.size, *self.clips, least, neighbours)
+        given = (self.schedule, mechanism, self.size, *self.clips)
+        made = Terms(*given, self._noise_level(), self.privacy.neighbours)
+        return made.within(self.steps_mu)
 
     def _noise_level(self) -> float:
         mu, neighbours = self.steps_mu, self.privacy.neighbours
@@ -166,6 +174,8 @@ class Plan(Choices):
             gain = bound.gain_of(made_of.sampler, made_of.sharing, made_of.directions, self.dim)
             differences = Differences(gain, made_of.smoothing, self.reach)
         first = record_bound(Kind.GRAD, self.bounds, differences, self.curve)
+        if self.watch is not None:
+            first *= self.watch.longer
         if self.period == 1:
             return first, first  # without DIFFs nothing need bound them
         return first, record_bound(Kind.DIFF, self.bounds, differences, self.curve)
@@ -268,7 +278,7 @@ class Plan(Choices):
     def moments(self) -> Moments | None:
         """Moments of the estimates along these directions; None where nothing is proved of them."""
         made_of = self.estimate
-        if isinstance(made_of, Gradients):
+        if isinstance(made_of, Gradients) or self.breadth:
             return None
         return bound.moments_of(made_of.sampler, made_of.directions, self.dim)
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from blindstep.errors import InvalidArgument, VacuousPlan, answers_typos, count, positive
+from blindstep.ledger.budget import Privacy
 from blindstep.planning.checks import check_delta
 from blindstep.planning.method import Method, Problem
 from blindstep.planning.plan import PastTheMost, Plan
 from blindstep.private.schedule import MOST_RELEASES, MOST_RELEASES_IN_A_BLOCK
-from blindstep.private.statement import Privacy
 
 _MOST_RECORDS = 10**15
 

@@ -9,9 +9,13 @@ shows the whole gradient.
 - steps T: 16, or as many as batches of a given size make; everybody is in one of them. Everybody is
   asked once, so the noise on the mean of a step is in proportion to T, and on the sum of all steps to
   T^(3/2): few steps of many people.
-- smoothing h: sqrt(d), each parameter moved by about one unit. Two answers differ the more, the
-  farther apart the questions are; the distance falls to a tenth as the run goes on.
-- reach: 0.13 sqrt(d) 16/T, falling to 0: all steps together are as long for any T.
+- smoothing h: sqrt(d), each parameter moved by about one unit, but at most 2: two answers differ the
+  more, the farther apart the questions are, until both are so far off that nobody likes either. The
+  distance falls to a tenth as the run goes on.
+- breadth q: each step looks in a random subspace of q dimensions, the next ones of a random frame. The
+  noise has the same size along every dimension that is looked at, and what people say is spread over
+  them: so where noise is large, few at a time. q = 0.6 sqrt(people of a step x mu), at least 2.
+- reach: 0.13 sqrt(d) 16/T (d/q)^(1/4), falling to 0: all steps together are as long for any T.
 
 `python -m benchmarks.utility --only votes` measures how good it is.
 """
@@ -28,7 +32,9 @@ from blindstep.planning.estimates import Values
 from blindstep.planning.method import Method, Problem
 from blindstep.planning.plan import Plan, finished
 
-_STEPS, _REACH = 16, 0.13
+_STEPS, _REACH, _FARTHEST = 16, 0.13, 2.0
+# How many dimensions a step looks in, for one person whose answer is heard without noise.
+_BREADTH, _LEAST_BREADTH = 0.6, 2
 
 
 @typed_record
@@ -41,6 +47,7 @@ class Questions(Method):
         questions: how many questions each person answers: 2, or another even number.
         range: the smallest and the largest answer.
         first_batch: people of a step. Default: a sixteenth of them.
+        breadth: dimensions that a step looks in. Default: as many as the noise lets one hear.
         learner: what turns released gradients into moves. Default: steps whose length falls to 0.
     """
 
@@ -48,6 +55,7 @@ class Questions(Method):
     questions: int = 2
     range: tuple[float, float] = (0.0, 1.0)
     first_batch: int | None = None
+    breadth: int | None = None
     learner: Learner = Falling(nearest=0.1)
 
     def __post_init__(self) -> None:
@@ -71,14 +79,18 @@ class Questions(Method):
         if batch > records:
             raise InvalidArgument(f"first_batch {batch}: there are only {records} people.")
         steps = records // batch if self.first_batch else min(_STEPS, records)
-        smoothing, reach = math.sqrt(dim), _REACH * math.sqrt(dim) * _STEPS / steps
+        smoothing, breadth = min(math.sqrt(dim), _FARTHEST), self.breadth
+        if breadth is None:
+            breadth = max(_LEAST_BREADTH, round(_BREADTH * math.sqrt(batch * problem.privacy.mu)))
+        breadth = 0 if breadth >= dim or directions > 1 else breadth
+        reach = _REACH * math.sqrt(dim) * _STEPS / steps * (dim / (breadth or dim)) ** 0.25
         asked = Bounds(range=self.range)
         # d/q (f+ - f-) / 2h along q directions, of answers that differ by all they can.
-        longest = math.sqrt(dim / directions) * asked.width / 2.0
+        longest = dim / math.sqrt(directions) * asked.width / (2.0 * smoothing)
         sampler = "sphere" if directions == 1 else "structured"
         made = Plan(
             method=self.name,
-            estimate=Values(directions, smoothing, sampler, "record"),
+            estimate=Values(directions, smoothing, sampler, "record", breadth=breadth),
             mechanism="independent",
             records=records,
             dim=dim,

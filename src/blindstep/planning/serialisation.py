@@ -17,10 +17,11 @@ import numpy as np
 from blindstep.errors import InvalidArgument, count, finite
 from blindstep.estimate.bounds import Bounds
 from blindstep.ledger import files
+from blindstep.ledger.budget import Privacy
 from blindstep.optimize.learners import ConstantStep, Learner, learner_from_dict, learner_to_dict
 from blindstep.planning import bound
-from blindstep.planning.estimates import ESTIMATES, Calibration, Estimate, StartComparison
-from blindstep.private.statement import Privacy
+from blindstep.planning.estimates import ESTIMATES, Calibration, Estimate, StartComparison, Watch
+from blindstep.private.terms import PRESENCES
 
 if TYPE_CHECKING:
     from blindstep.planning.plan import Plan
@@ -105,11 +106,14 @@ def _value(name: str, value: Any, hint: Any) -> Any:
         return finite(name, value)
     if hint is Privacy and isinstance(value, dict) and value.keys() == set(_BUDGET):
         epsilon, delta, mu = (finite(each, value[each]) for each in _BUDGET[:3])
+        if value["neighbours"] not in tuple(PRESENCES):
+            raise InvalidArgument(f"{name}: neighbours {value['neighbours']!r} are not known.")
         return _privacy(epsilon, delta, mu, value["neighbours"])
-    if hint == Estimate and isinstance(value, dict) and value.get("kind") in ESTIMATES:
+    # In a spoiled file a kind may be a list.
+    if hint == Estimate and isinstance(value, dict) and value.get("kind") in tuple(ESTIMATES):
         parts = {each: part for each, part in value.items() if each != "kind"}
         return _record(name, parts, ESTIMATES[value["kind"]])
-    for part in (Calibration, StartComparison):
+    for part in (Calibration, StartComparison, Watch):
         if hint == part | None and isinstance(value, dict):
             return _record(name, value, part)
     if hint is Bounds and isinstance(value, dict) and value.keys() <= Bounds.__annotations__.keys():
@@ -123,14 +127,15 @@ def _value(name: str, value: Any, hint: Any) -> Any:
         return value
     if hint == Learner | None and isinstance(value, dict):
         return learner_from_dict(value)
-    if hint in (Calibration | None, StartComparison | None, Learner | None) and value is None:
+    parts = (Calibration | None, StartComparison | None, Watch | None, Learner | None)
+    if hint in parts and value is None:
         return None
     raise _refused(f"{name} cannot be {value!r}")
 
 
 def _bound(name: str, value: Any) -> Any:
     """A limit: a number, or the two of a range."""
-    if isinstance(value, list):
+    if name == "range" and isinstance(value, list):
         return tuple(finite(name, each) for each in value)
     return finite(name, value)
 
@@ -182,49 +187,87 @@ def _whose(plan: Plan) -> str:
     return "F = the mean over the population, if the records are independent draws from it"
 
 
-def _batches(plan: Plan) -> str:
-    if not plan.schedule.secret:
-        return "B1: records of a GRAD"
-    return f"B1, about: one of {plan.schedule.blocks_per_pass} steps a pass for each, in secret"
-
-
 def rows(plan: Plan) -> list[tuple[str, str, str]]:
-    """The plan as (name, value, meaning): what a table shows."""
-    step = (
-        plan.chosen_learner.name
-        if not isinstance(plan.chosen_learner, ConstantStep) or plan.step is None
-        else f"{plan.step:.4g}"
-    )
+    """The plan as (name, value, meaning): what a table shows.
+
+    A plan in units of the parameters has the paper's symbols in brackets; one that finds its own scales
+    has no need of them, and leaves out what it promises nothing about.
+    """
+    paper = not plan.natural_units
+
+    def also(symbol: str) -> str:
+        return f" ({symbol})" if paper else ""
+
+    units = "" if paper else ", in natural units"
+    made = [
+        ("method", plan.method, _made_of(plan)),
+        ("records", f"{plan.records:,}", "people in the data set"),
+        ("dim", f"{plan.dim:,}", "parameters"),
+        (
+            "rounds",
+            f"{plan.rounds:,}",
+            f"each gives a mean of its points; the last is the answer{also('K')}",
+        ),
+        ("horizon", f"{plan.horizon:,}", f"steps in a round{also('T')}"),
+        ("passes", f"{plan.passes:,}", "over the records"),
+        (
+            "first_batch",
+            f"{plan.first_batch:,}",
+            f"people that a step asks{_which(plan)}{also('B1')}",
+        ),
+    ]
+    if plan.period > 1:
+        between = f"that the steps between ask; every {plan.period:,}th step asks as above"
+        made.append(("diff_batch", f"{plan.diff_batch:,}", f"people {between}{also('B2')}"))
+    if not plan.differentiates:
+        far = f"how far away the loss is evaluated{units}{also('delta')}"
+        made.append(("directions", f"{plan.directions:,}", "along which a step evaluates the loss"))
+        made.append(("smoothing", f"{plan.smoothing:.4g}", far))
+    made += [
+        ("reach", f"{plan.reach:.4g}", f"the longest step{units}{also('D')}"),
+        ("step", _step(plan), f"what turns released gradients into steps{also('eta')}"),
+        ("sensitivity", f"{plan.sensitivity:.4g}", "the most that one person can move a release"),
+        (
+            "noise_std",
+            f"{plan.noise_std:.4g}",
+            f"of the noise of a draw, {plan.mechanism} mechanism",
+        ),
+        (
+            "release_std",
+            f"{plan.release_std_mean:.4g} .. {plan.release_std_max:.4g}",
+            "noise on a released gradient along each coordinate: usual, largest",
+        ),
+        ("mu", f"{plan.privacy.mu:.6g}", f"budget; the run spends mu = {plan.mu:.6g}"),
+        ("epsilon", f"{plan.epsilon:.6g}", f"at delta = {plan.delta:g}, {plan.privacy.neighbours}"),
+    ]
+    if not paper:
+        return made
     tolerance = "nothing certified" if plan.tolerance is None else f"{plan.tolerance:.4g}"
     if plan.vacuous:
         tolerance += "  (vacuous: no better than L)"
     whose = "bound on the Goldstein norm, in expectation"
     if plan.certifies is not None:
         whose += f", for {_whose(plan)}"
-    made_of = f"{plan.sampler} directions for each {plan.sharing}"
+    around = "how far around the answer gradients are averaged (Goldstein radius)"
+    return [*made, ("radius", f"{plan.radius:.4g}", around), ("tolerance", tolerance, whose)]
+
+
+def _made_of(plan: Plan) -> str:
+    """What a record's vector is made of."""
     if plan.differentiates:
-        made_of = "the gradient of each record"
-    return [
-        ("method", plan.method, f"{plan.oracle} oracle, {made_of}"),
-        ("records", f"{plan.records:,}", "people in the data set"),
-        ("dim", f"{plan.dim:,}", "parameters"),
-        ("horizon", f"{plan.horizon:,}", f"T: steps in a round, a GRAD every {plan.period:,}"),
-        ("rounds", f"{plan.rounds:,}", f"K, in {plan.passes} pass(es) over the records"),
-        ("first_batch", f"{plan.first_batch:,}", _batches(plan)),
-        ("diff_batch", f"{plan.diff_batch:,}", "B2: records of a DIFF"),
-        ("directions", f"{plan.directions:,}", "for each record"),
-        ("smoothing", f"{plan.smoothing:.4g}", "radius of the smoothed loss (paper's delta)"),
-        ("reach", f"{plan.reach:.4g}", "D: the longest step"),
-        ("step", step, "eta of the online learner"),
-        ("sensitivity", f"{plan.sensitivity:.4g}", "of the most sensitive increment"),
-        ("noise_std", f"{plan.noise_std:.4g}", f"of one draw, {plan.mechanism} mechanism"),
-        (
-            "release_std",
-            f"{plan.release_std_mean:.4g} .. {plan.release_std_max:.4g}",
-            "noise on a released gradient per coordinate: mean, worst step",
-        ),
-        ("mu", f"{plan.privacy.mu:.6g}", f"budget; the run spends mu = {plan.mu:.6g}"),
-        ("epsilon", f"{plan.epsilon:.6g}", f"at delta = {plan.delta:g}, {plan.privacy.neighbours}"),
-        ("radius", f"{plan.radius:.4g}", "Goldstein radius of the answer"),
-        ("tolerance", tolerance, whose),
-    ]
+        return "from the gradient of each record's loss"
+    whose = "the same for all who are asked" if plan.sharing == "block" else "each person's own"
+    oracle = "" if plan.natural_units else f"{plan.oracle} oracle: "
+    return f"{oracle}from values along random directions ({plan.sampler}), {whose}"
+
+
+def _which(plan: Plan) -> str:
+    if not plan.schedule.secret:
+        return ""
+    return f", about: one of {plan.schedule.blocks_per_pass} steps a pass for each, in secret"
+
+
+def _step(plan: Plan) -> str:
+    if not isinstance(plan.chosen_learner, ConstantStep) or plan.step is None:
+        return plan.chosen_learner.name
+    return f"{plan.step:.4g}"

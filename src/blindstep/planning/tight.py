@@ -15,6 +15,7 @@ from blindstep.errors import InvalidArgument, typed_record
 from blindstep.estimate.bounds import Bounds
 from blindstep.estimate.frames import Structured
 from blindstep.estimate.gradients import COST
+from blindstep.ledger.budget import Privacy
 from blindstep.optimize.learners import Learner
 from blindstep.planning.bound import moments_of
 from blindstep.planning.estimates import Estimate, Gradients, Values
@@ -30,7 +31,6 @@ from blindstep.planning.method import (
 )
 from blindstep.planning.plan import Plan, finished
 from blindstep.planning.search import FINE, LEAST_SMOOTHING, Point, Search
-from blindstep.private.statement import Privacy
 
 # Without L and the gap.
 _CLIP_HORIZON = 10

@@ -1,17 +1,13 @@
 """Exact Gaussian-DP accounting, on the host, in float64.
 
-One number carries the privacy of a run: mu. A mechanism is mu-Gaussian-DP when telling two
-neighbouring data sets apart is at least as hard as telling N(0, 1) from N(mu, 1). The paper's
-"(alpha, alpha rho^2 / 2)-RDP for all alpha" is the RDP curve of exactly that pair, and its mechanism
-is an (adaptive) Gaussian one, so the paper's rho is mu and every other currency is a function of mu.
-To most people rho is the parameter of zCDP, mu^2 / 2: so no name in this package is rho.
+One number carries the privacy of a run: mu. A mechanism is mu-Gaussian-DP when telling two neighbouring
+data sets apart is at least as hard as telling N(0, 1) from N(mu, 1). The paper's rho is mu; to most
+people rho is the parameter of zCDP, mu^2 / 2: so no name here is rho.
 
-Direction of rounding, for every mu above 0: `epsilon` and `delta` never come out too small, and
-`mu_for_epsilon` never spends more than it was asked to. `_log_delta` bounds its own error, and each
-answer is compared with that bound before it is given.
-
-The formula. With x = epsilon/mu - mu/2 and w = x + mu, phi and Phi the density and distribution of
-N(0, 1), and R(t) = Phi(-t) / phi(t),
+For every mu above 0, `epsilon` and `delta` never come out too small, and `mu_for_epsilon` never
+spends more than it was asked to: `_log_delta` bounds its own error, and each answer is compared with
+that bound before it is given. With x = epsilon/mu - mu/2 and w = x + mu, phi and Phi the density and
+distribution of N(0, 1), and R(t) = Phi(-t) / phi(t),
 
     delta = Phi(-x) - e^epsilon Phi(-w) = phi(x) (R(x) - R(w)).
 
@@ -28,19 +24,18 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import erfcx, log_ndtr, ndtr
+from scipy.special import erfcx, log_ndtr, ndtri_exp
 
-from blindstep.errors import InvalidArgument, positive, probability
+from blindstep.errors import InvalidArgument, fraction, positive, probability
 
 RECORD, PERSON = "one record", "one person"  # whose mu it is; parentheses may explain it
 # Answers are moved to the safe side by this share at once; it covers root finding and exponentials.
 _SAFE = 1e-9
 # Above _MOST the exponent epsilon + log Phi(...) has no digits left; below _LEAST nothing is learned.
 _LEAST, _MOST = 1e-7, 1e6
-# Up to this mu Simpson's rule is used.
-_SIMPSON = 0.002
-# What SciPy's functions are trusted to: relative error of erfcx, and of log_ndtr.
-_ERFCX, _LOG_NDTR = 2.0**-43, 2.0**-50
+_SIMPSON = 0.002  # up to this mu Simpson's rule is used
+# What SciPy's functions are trusted to: relative error of erfcx, log_ndtr and ndtri_exp.
+_ERFCX, _LOG_NDTR, _NDTRI_EXP = 2.0**-43, 2.0**-50, 2.0**-39
 _SMALLEST = 5e-324
 
 
@@ -85,7 +80,7 @@ def _most(mu: float, epsilon: float) -> float:
 def _refuse_above(name: str, value: float, most: float) -> None:
     if value > most:
         raise InvalidArgument(
-            f"{name} must be at most {most:g}, got {value:g}: so large a budget protects nobody."
+            f"{name} must be at most {most:g}, got {value:g}: more protects nobody."
         )
 
 
@@ -104,8 +99,8 @@ def _until(enough: Callable[[float], bool], value: float, sign: int) -> float:
 def delta(mu: float, epsilon: float) -> float:
     """The smallest delta at which mu-Gaussian-DP gives (epsilon, delta)-DP.
 
-    Guarantee: exact (Balle & Wang 2018, Theorem 8; Dong, Roth & Su 2022, Corollary 2.13),
-    delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), and never too small for any mu above 0.
+    Guarantee: exact (Balle & Wang 2018, Theorem 8; Dong, Roth & Su 2022, Corollary 2.13), and never
+    too small for any mu above 0.
     """
     mu = positive("mu", mu)
     if not epsilon >= 0 or not math.isfinite(epsilon):
@@ -115,33 +110,32 @@ def delta(mu: float, epsilon: float) -> float:
 
 
 def epsilon(mu: float, delta: float, slack: float = 0.0, secrecy: float = 0.0) -> float:
-    """The smallest epsilon at which mu-Gaussian-DP gives (epsilon, delta)-DP.
+    """The smallest epsilon at which mu-Gaussian-DP gives (epsilon, delta)-DP (erratum 3).
 
-    (Erratum 3: the paper's 2 rho sqrt(ln(1/delta)) holds only for delta <= exp(-rho^2).)
-    A mechanism within total variation `slack` of one that costs (mu, secrecy), see `secret_batches`, is
-    (epsilon, delta)-DP if mu-Gaussian-DP is (epsilon, delta - secrecy - (1 + e^epsilon) slack)-DP. The
-    bound on epsilon at delta / 2 is above the answer, so its exponential is enough.
-
-    Guarantee: never too small, for any mu above 0.
+    Guarantee: never too small, for any mu above 0. A mechanism within total variation `slack` of one
+    that costs (mu, secrecy), see `secret_batches`, is (epsilon, delta)-DP if mu-Gaussian-DP is
+    (epsilon, delta - secrecy - (1 + e^epsilon) slack)-DP. Epsilon at delta / 2 is above the answer:
+    its exponential is enough.
     """
     mu, delta = positive("mu", mu), probability("delta", delta)
     _refuse_above("mu", mu, _MOST)
-    if slack > 0.0 or secrecy > 0.0:
+    if secrecy > delta / 4:
+        raise InvalidArgument(
+            f"secret batches cost {secrecy:.3g} beside mu, too much for delta = {delta:g}: quote it "
+            f"at a delta of at least {4 * secrecy:.3g}."
+        )
+    added = 0.0
+    if slack > 0.0:
         most = _epsilon(mu, delta / 2)
-        log_added = float(np.log(slack) + np.logaddexp(0.0, most)) if slack > 0.0 else -math.inf
-        if secrecy > delta / 4:
-            raise InvalidArgument(
-                f"secret batches cost {secrecy:.3g} beside mu, too much for delta = {delta:g}: "
-                f"quote it at a delta of at least {4 * secrecy:.3g}."
-            )
+        log_added = math.log(slack) + float(np.logaddexp(0.0, most))
         if log_added > math.log(delta / 4):
             raise InvalidArgument(
-                f"epsilon is about {most:.3g} at delta = {delta:g}: too large to be stated for "
-                "noise whose tails end. Give an epsilon of at most "
+                f"epsilon is about {most:.3g} at delta = {delta:g}: too large to be stated for noise "
+                "whose tails end. Give an epsilon of at most "
                 f"{math.floor(0.97 * math.log(delta / 4 / slack))}."
             )
-        delta -= (secrecy + math.exp(log_added)) * (1 + _SAFE)
-    return _epsilon(mu, delta)
+        added = math.exp(log_added)
+    return _epsilon(mu, delta - (secrecy + added) * (1 + _SAFE))
 
 
 def _epsilon(mu: float, delta: float) -> float:
@@ -154,26 +148,28 @@ def _epsilon(mu: float, delta: float) -> float:
     return _until(lambda e: _most(mu, e) <= target, root * (1 + _SAFE) + 1e-300, +1)
 
 
-def mu_for_epsilon(epsilon: float, delta: float) -> float:
-    """The largest mu that is still (epsilon, delta)-DP. Guarantee: it never overshoots."""
-    epsilon, delta = positive("epsilon", epsilon), probability("delta", delta)
+def mu_for_epsilon(epsilon: float, delta: float, room: float = 0.0) -> float:
+    """The largest mu that is still (epsilon, delta)-DP beside a secrecy of up to `room` x delta.
+
+    Guarantee: it never overshoots. The room is taken off delta twice: once for slack.
+    """
+    epsilon, delta = positive("epsilon", epsilon), probability("delta", delta) * (1 - 2 * room)
     _refuse_above("epsilon", epsilon, _MOST**2 / 2)
 
     def over(mu: float) -> float:
         return _log_delta(mu, epsilon)[0] - math.log(delta)
 
-    low, high = 0.0, 1.0
+    high = 1.0
     while over(high) < 0.0:
-        low, high = high, 2 * high
-    if low == 0.0:
-        low = high
-        while over(low) > 0.0:
-            low /= 2
-        if low < _LEAST:
-            raise InvalidArgument(
-                f"epsilon = {epsilon:g} at delta = {delta:g} needs a mu below {_LEAST:g}: nothing can "
-                "be learned with so little. Give a larger epsilon or delta."
-            )
+        high *= 2
+    low = high / 2
+    while over(low) > 0.0:
+        low /= 2
+    if low < _LEAST:
+        raise InvalidArgument(
+            f"epsilon = {epsilon:g} at delta = {delta:g} needs a mu below {_LEAST:g}: nothing can be "
+            "learned with so little. Give a larger epsilon or delta."
+        )
     target, root = math.log(delta) * (1 + 2.0**-50), _root(over, low, high)
     return _until(lambda mu: _most(mu, epsilon) <= target, root * (1 - _SAFE), -1)
 
@@ -185,18 +181,24 @@ def mu_for_zcdp(zcdp: float) -> float:
     return math.sqrt(2.0 * zcdp) * (1 - _SAFE)
 
 
-def exceeds(mu: float, epsilon: float) -> float:
-    """The probability that the privacy loss of mu-Gaussian-DP exceeds epsilon.
+def exceeds(mu: float, epsilon: float, secrecy: float = 0.0) -> float:
+    """A bound on the probability that the privacy loss exceeds epsilon; it is larger than delta.
 
-    Phi(mu/2 - epsilon/mu): larger than delta, which only bounds what is left over after e^epsilon has
-    been taken off. At epsilon 1 and delta 1e-5 it is 16 times delta.
-
-    Guarantee: never too small. log Phi(-x) moves by at most 1 + |x| times the error of x.
+    Guarantee: never too small, whatever a run of cost (mu, secrecy) does. Let E be the event that the
+    loss does: P(E) > e^epsilon Q(E), and P(E) <= 1 - f(Q(E)), where f falls. So P(E) is at most the
+    largest p with p <= 1 - f(e^-epsilon p) = s + (1 - s) Phi(mu + z), where Phi(z) = e^-epsilon p /
+    (1 - s). The right side is concave, and above p near 0: they cross once. Phi(mu/2 - epsilon/mu) is
+    true of one release, but too small for many: a record may fall silent once the loss is that large.
     """
-    mu = positive("mu", mu)
-    x, w = epsilon / mu - mu / 2, epsilon / mu + mu / 2
-    share = _SAFE + 2.0**-50 * w * (1 + abs(x))
-    return min(1.0, float(ndtr(-x)) * (1 + share) + 1e-300)
+    mu, log_rest = positive("mu", mu), math.log(1.0 - fraction("secrecy", secrecy))
+    log_secrecy = math.log(secrecy) if secrecy > 0.0 else -math.inf
+    low, high = -1e3, 0.0
+    while high - low > _SAFE:
+        log_p = (low + high) / 2
+        z = float(ndtri_exp(min(0.0, log_p - epsilon - log_rest)))
+        power = log_rest + log_ndtr(mu + z + _NDTRI_EXP * (1 + abs(z)))
+        low, high = (log_p, high) if log_p <= np.logaddexp(log_secrecy, power) else (low, log_p)
+    return min(1.0, math.exp(high) * (1 + _SAFE) + _SMALLEST)
 
 
 def compose(mus: Iterable[float]) -> float:

@@ -16,9 +16,7 @@ from blindstep.errors import InvalidArgument
 
 # A sum of whole numbers is exact in float64 below 2^53; one bit is kept in reserve.
 _EXACT_BITS = 52
-# Finer units than bound / 2^40 change nothing that noise would not hide.
-_FINEST = 40
-
+_FINEST = 40  # finer units than bound / 2^40 change nothing that noise would not hide
 Scalar = float | Float[Array, ""]
 
 

@@ -1,18 +1,14 @@
 """The gate: record vectors in, one noisy vector out, charged before it is released.
 
-For a block of T releases, v_i is record i's vector, clipped to norm `clip`; m_t is the sum over batch
-t, divided by a public number; C is the mechanism's matrix. The gate releases
+For a block of T releases, v_i is record i's vector, clipped to norm `clip`; m_t is the sum over batch t
+(of a window: over whoever answered), divided by a public number; C is the mechanism's matrix. The gate
+releases
 
     y_t = gamma (rint((C m)_t / gamma) + z_t),     z_t discrete Gaussian, gamma = noise_std / S
 
-and nothing else, with S = `lattice.STD`. Sums are whole numbers, snapping and noise live on one
-lattice of width gamma, so every release is exact: its last bits tell nothing. `terms` works out what a
-release costs. In a window (`schedule`) the batch is whoever answered, and the public number is how
-many were planned.
-
-There are three ways to make a release, and no others: `Permit.release` from vectors that a compiled
-program makes chunk by chunk, `release_records` from rows of the data, and `release_answers` from
-answers that came from outside. All three refuse data or answers without a row for each record.
+and nothing else, with S = `noise.STD`. Sums are whole numbers, snapping and noise live on one lattice
+of width gamma, so every release is exact: its last bits tell nothing. `terms` says what it costs.
+`Permit.release` is the one way to make a release.
 """
 
 from __future__ import annotations
@@ -31,34 +27,33 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from blindstep.errors import HorizonExceeded, InvalidArgument
 from blindstep.private.clip import clip, unit_of
-from blindstep.private.lattice import STD
-from blindstep.private.noise import Keys, Uncopied, lattice_noise
+from blindstep.private.mechanisms import Place, State, Vector
+from blindstep.private.noise import STD, Keys, Uncopied, lattice_noise
 from blindstep.private.schedule import Kind
 from blindstep.private.terms import Terms
 
 Out = TypeVar("Out")
-# Numbers that the records of one call may hold together: 2^20 float64 are 8 MiB.
-_AT_ONCE = 2**20
+Rows = Int[Array, " some"]
+Vectors = Float[Array, "some size"]
 
 
 class Contributions(NamedTuple):
     """How the gate gets the vectors of a batch, some records at a time.
 
-    The premise of all privacy is about `of`: a record's vector must depend on that record and on
-    public values alone. An index past the end of an array gives its last row in JAX, so one record
-    would count many times. Therefore say how many rows there are, and the gate compares.
-
-    Attributes:
-        batch_size: number of records evaluated per call.
-        of: from row numbers in the data, and places in the batch, to one vector for each.
-        rows: number of rows of the data, if `of` takes records by their row numbers.
-        answers: number of answers, if `of` takes them by their places in the batch.
+    All privacy rests on one premise about `of`: a record's vector depends on that record and on public
+    values alone. JAX gives an array's last row for an index past its end, so that one record would
+    count many times. Therefore say how many rows or answers there are, and the gate compares.
     """
 
-    batch_size: int
-    of: Callable[[Int[Array, " some"], Int[Array, " some"]], Float[Array, "some size"]]
-    rows: int | None = None
-    answers: int | None = None
+    batch_size: int  # number of records evaluated per call: it changes no bit
+    of: Callable[[Rows, Rows], Vectors]  # from row numbers in the data, and places in the batch
+    rows: int | None = None  # of the data, if `of` takes records by their row numbers
+    answers: int | None = None  # given, if `of` takes them by their places in the batch
+
+
+def number_of_rows(data: Any) -> int | None:
+    """The rows that all arrays of `data` have; None without an array."""
+    return min((leaf.shape[0] for leaf in jax.tree.leaves(data)), default=None)
 
 
 @runtime_checkable
@@ -70,48 +65,44 @@ class Port(Protocol):
 
         `answers` are what the releases will be made from, where they cannot be computed again.
         """
-        ...
 
 
 class Memory(Uncopied, eqx.Module):
     """Secret: where a run stands, and what C remembers of the block's increments without noise."""
 
-    position: Int[Array, ""]
-    buffers: Float[Array, "slots size"]
+    position: Place
+    buffers: State
 
 
 class Permit(Uncopied, eqx.Module):
     """Secret: the right to make a range of releases, each once, in order; they have been charged.
 
-    Works inside compiled programs, where it is the only source of noise. Releases outside its range,
-    or of another kind than the schedule's, come out as NaN (outside of a program they raise). A
-    program owes one thing: two releases from one memory would share their noise, so it hands each
-    memory on to one release.
+    The only source of noise inside a compiled program. Releases outside its range, or of another kind
+    than the schedule's, come out as NaN (outside of a program they raise). A program owes one thing: it
+    hands each memory on to one release, for two from one would share their noise.
     """
 
     terms: Terms
     key: UInt32[Array, "8"]
-    first: Int[Array, ""]
-    stop: Int[Array, ""]
+    first: Place
+    stop: Place
     grad_rows: Int[Array | np.ndarray, "grads first_batch"]
     diff_rows: Int[Array | np.ndarray, "diffs diff_batch"]
     held: Int[Array | np.ndarray, " secret"]  # of secret batches: how many places hold a record
     table: int = eqx.field(static=True)  # number of rows that the row numbers point into
     # Noise drawn ahead: the number of the first release that it is for, and one draw for each.
-    stock: tuple[Int[Array, ""], Float[Array, "count size"]] | None = None
+    stock: tuple[Place, Float[Array, "count size"]] | None = None
 
     def release(
         self, memory: Memory, kind: Kind, contributions: Contributions
-    ) -> tuple[Memory, Float[Array, " size"]]:
+    ) -> tuple[Memory, Vector]:
         """Make the next release: clip, mean, C, snap, noise. Gives y and the memory after it.
 
         Guarantee: all releases of a run together are `terms.mu()`-Gaussian-DP for a change of one
-        record (up to `terms.secrecy()`, where batches are secret), if each record's vector depends on
-        that record and on public values alone. The number and order of operations are functions of
-        shapes alone, and of the size of a secret batch. Data with fewer rows than the permit's, or
-        answers that are not one for each place of the batch, are refused. In a window any number of
-        answers is one batch, up to `MOST_IN_A_WINDOW`; the caller owes it that nobody gives two in a
-        pass.
+        record (up to `terms.secrecy()`, where batches are secret), if the premise of `Contributions`
+        holds. Operations are functions of shapes, and of the size of a secret batch. Data or answers
+        without a row for each record are refused. In a window up to `MOST_IN_A_WINDOW` answers are one
+        batch; the caller owes it that nobody gives two in a pass.
         """
         terms, position = self.terms, memory.position
         allowed = self._allowed(position, kind)
@@ -124,7 +115,10 @@ class Permit(Uncopied, eqx.Module):
             raise InvalidArgument(
                 f"{contributions.answers} answers for a batch of {len(rows)} records: give all."
             )
-        increment = self._mean(rows, self._held(position, rows), kind, contributions)
+        held = len(rows)
+        if terms.schedule.secret:  # the first few places alone
+            held = jnp.asarray(self.held)[position - self.first]
+        increment = self._mean(rows, held, kind, contributions)
         place = position % terms.schedule.period
         fresh = terms.mechanism.init(terms.size)
         buffers, total = terms.mechanism.next(
@@ -137,10 +131,7 @@ class Permit(Uncopied, eqx.Module):
         return Memory(position + 1, buffers), y
 
     def drawn(self, memory: Memory, count: int) -> Permit:
-        """The same permit with the noise of the next `count` releases drawn at once, which is faster.
-
-        It changes no value: a release still takes the draw of its own number, or NaN.
-        """
+        """The same permit with the noise of the next `count` releases drawn at once, for speed."""
         numbers = memory.position + jnp.arange(count, dtype=memory.position.dtype)
         draws = lattice_noise(self.key, numbers, self.terms.size)
         return replace(self, stock=(memory.position, draws))
@@ -153,7 +144,7 @@ class Permit(Uncopied, eqx.Module):
         later = np.arange(grads.size, rows.size).reshape(diffs.shape)
         return rows, replace(self, grad_rows=first, diff_rows=later, table=len(rows))
 
-    def _allowed(self, position: Int[Array, ""], kind: Kind) -> Any:
+    def _allowed(self, position: Place, kind: Kind) -> Any:
         place = position % self.terms.schedule.period
         within = (position >= self.first) & (position < self.stop)
         allowed = within & ((place == 0) == (kind is Kind.GRAD))
@@ -164,9 +155,7 @@ class Permit(Uncopied, eqx.Module):
             )
         return allowed
 
-    def _rows(
-        self, position: Int[Array, ""], kind: Kind, answers: int | None
-    ) -> Int[Array, " batch"]:
+    def _rows(self, position: Place, kind: Kind, answers: int | None) -> Int[Array, " batch"]:
         period, most = self.terms.schedule.period, self.terms.schedule.most_of(kind)
         if self.terms.schedule.windows:
             if answers is None or answers > most:
@@ -179,13 +168,7 @@ class Permit(Uncopied, eqx.Module):
             return jnp.asarray(self.grad_rows)[grads[0] - grads[1]]
         return jnp.asarray(self.diff_rows)[position - grads[0] - (self.first - grads[1])]
 
-    def _held(self, position: Int[Array, ""], rows: Int[Array, " batch"]) -> Any:
-        """How many of the places of a batch hold a record: all, or of a secret batch the first few."""
-        if not self.terms.schedule.secret:
-            return len(rows)
-        return jnp.asarray(self.held)[position - self.first]
-
-    def _noise(self, position: Int[Array, ""]) -> Float[Array, " size"]:
+    def _noise(self, position: Place) -> Vector:
         """The draw of this release; NaN, never another's, from a stock that does not hold it."""
         if self.stock is None:
             return lattice_noise(self.key, position, self.terms.size)
@@ -194,14 +177,12 @@ class Permit(Uncopied, eqx.Module):
         held = (place >= 0) & (place < len(draws))
         return jnp.where(held, draws[jnp.clip(place, 0, len(draws) - 1)], jnp.nan)
 
-    def _mean(
-        self, rows: Int[Array, " batch"], held: Any, kind: Kind, contributions: Contributions
-    ) -> Float[Array, " size"]:
-        """The sum of a batch's clipped vectors, exact in whole units, by the public divisor."""
+    def _mean(self, rows: Rows, held: Any, kind: Kind, contributions: Contributions) -> Vector:
+        """The sum of the clipped vectors of `held` records, exact in whole units, by the divisor."""
         terms, batch = self.terms, self.terms.schedule.most_of(kind)
         bound, some = terms.clip_of(kind), contributions.batch_size
 
-        def add(number: int | Int[Array, ""], total: Array) -> Array:
+        def add(number: int | Place, total: Array) -> Array:
             places = number * some + jnp.arange(some)
             # Past the end the last record is asked again, and does not count.
             inside = jnp.clip(places, 0, jnp.maximum(held - 1, 0))
@@ -218,68 +199,15 @@ class Permit(Uncopied, eqx.Module):
         return total * (unit_of(bound, batch) / terms.schedule.divisor_of(kind))
 
 
-def release_records(
-    permit: Permit,
-    memory: Memory,
-    kind: Kind,
-    data: Any,
-    vector: Callable[[Any], Float[Array, "some size"]],
-    held: int,
-) -> tuple[Memory, Float[Array, " size"]]:
-    """A release from rows of the data, a pytree of arrays: `vector` makes a vector of each record.
-
-    `held`, how many numbers a record takes up meanwhile, decides how many are evaluated per call.
-
-    Guarantee: that of `Permit.release`. The data has a row for each record, or nothing is released.
-    """
-    size = _batch_size(permit.terms, kind, held)
-
-    def of(rows: Int[Array, " some"], _: Int[Array, " some"]) -> Float[Array, "some size"]:
-        return vector(jax.tree.map(lambda leaf: leaf[rows], data))
-
-    return permit.release(memory, kind, Contributions(size, of, rows=number_of_rows(data)))
-
-
-def release_answers(
-    permit: Permit,
-    memory: Memory,
-    kind: Kind,
-    answers: Float[Array, "batch *each"],
-    vector: Callable[[Float[Array, "some *each"]], Float[Array, "some size"]],
-) -> tuple[Memory, Float[Array, " size"]]:
-    """A release from answers, one row for each record of the batch, in the batch's order.
-
-    Those of a secret batch have been through `Gate.in_places`.
-
-    Guarantee: that of `Permit.release`. As many answers as places, or nothing is released.
-    """
-    size = _batch_size(permit.terms, kind, answers[:1].size)
-    given = Contributions(size, lambda _, at: vector(answers[at]), answers=len(answers))
-    return permit.release(memory, kind, given)
-
-
-def number_of_rows(data: Any) -> int | None:
-    """The rows that all arrays of `data` have; None without an array."""
-    return min((leaf.shape[0] for leaf in jax.tree.leaves(data)), default=None)
-
-
-def _batch_size(terms: Terms, kind: Kind, held: int) -> int:
-    """Number of records evaluated per call, each holding so many numbers beside its vector."""
-    return max(1, min(terms.schedule.worth_a_call(kind), _AT_ONCE // max(held, terms.size)))
-
-
 class Gate(Uncopied):
     """The one object between records and the world: rows, charge, noise and release in one step.
 
-    Attributes:
-        terms: the public terms of every release.
-        public: the public key of the run.
-        seeded: whether a user's seed made the keys: then who can guess it can subtract the noise.
-        position: releases made.
+    `terms`, the `public` key, whether a user's seed made the keys (`seeded`) and the number of releases
+    made (`position`) are public.
     """
 
     def __init__(self, terms: Terms, keys: Keys, port: Port, memory: Memory | None = None) -> None:
-        """Stand before the first release, or where the memory that a checkpoint kept stands."""
+        """Begin before the first release, or where the memory of a checkpoint stands."""
         self.terms, self.public, self.seeded = terms, keys.public, keys.seeded
         self._key, self._port = keys.noise, port
         self._memory = memory if memory is not None else self.first_memory(terms)
@@ -301,8 +229,7 @@ class Gate(Uncopied):
     def rows(self, release: int) -> Int[np.ndarray, " batch"]:
         """The records that answer in a release, in their order.
 
-        Of public batches a function of the public key. Who is in a secret batch, and how many are,
-        is secret: for whoever evaluates the loss, not for publication. To a window nobody is assigned.
+        Who is in a secret batch, and how many are, is for whoever evaluates the loss alone.
         """
         schedule = self.terms.schedule
         turn, (known, order) = release // schedule.releases_per_pass, self._order
@@ -314,17 +241,13 @@ class Gate(Uncopied):
     def in_places(
         self, release: int, answers: Float[np.ndarray, "records *each"]
     ) -> Float[np.ndarray, "batch *each"]:
-        """The answers to a release, one row for each of its `rows`, as programs take them.
-
-        Those of a secret batch get rows of 0 for its empty places, which do not count.
+        """The answers to a release, one for each of its `rows`; 0 in empty places of a secret batch.
 
         Guarantee: as many answers as records, or this raises.
         """
         schedule, number = self.terms.schedule, len(self.rows(release))
         if len(answers) != number:
-            raise InvalidArgument(
-                "answers for another number of records than the batch has: give all."
-            )
+            raise InvalidArgument("answers for another number of records than a batch: give all.")
         empty = schedule.batch_of(schedule.kind_of(release)) - number
         return np.pad(answers, [(0, empty), *[(0, 0)] * (answers.ndim - 1)])
 
@@ -336,24 +259,21 @@ class Gate(Uncopied):
     ) -> Out:
         """Charge the next `count` releases, then run `program` with the permit for them.
 
-        The program calls `permit.release` once for each and gives back the last memory and what the
-        driver wants. `answers` are what the releases are made from, where they came from outside.
+        The program makes each of them once and gives back the last memory and what the driver wants;
+        `answers` are handed to the port.
 
         Guarantee: nothing is released before the port has taken the charge, and no two programs run
-        at a time. Past the run's last release this raises, and a program that made fewer or more
-        releases than were charged is refused. One that raised may be sent again, the same one on the
-        same data: its releases get the same noise.
+        at a time. Past the run's last release this raises, and so does a program that made fewer or
+        more releases than were charged. One that raised may be sent again, the same one on the same
+        data: its releases get the same noise.
         """
         if not self._free.acquire(blocking=False):
-            raise InvalidArgument(
-                "a program is inside this gate and would share its noise: send one at a time."
-            )
+            raise InvalidArgument("another program is inside this gate: send one at a time.")
         try:
-            first, releases = self.position, self.terms.schedule.releases
-            if not 1 <= count <= releases - first:
+            first, end, most = self.position, self.position + count, self.terms.schedule.releases
+            if not first < end <= most:
                 raise HorizonExceeded(
-                    f"releases {first} .. {first + count - 1} of a run of {releases}: plan a "
-                    "longer run."
+                    f"releases {first} .. {end - 1} of a run of {most}: plan a longer one."
                 )
             # The sampler and the whole numbers of the lattice need 64 bits. JAX's own search for NaN
             # would raise at the first record that is not finite.
@@ -361,27 +281,25 @@ class Gate(Uncopied):
                 permit = self._permit(first, count)
                 self._port.charge(first, count, answers)
                 memory, out = program(permit, self._memory)
-            if int(memory.position) != first + count:
+            if int(memory.position) != end:
                 raise InvalidArgument(
                     f"{count} releases were charged and {int(memory.position) - first} made: make "
                     "each once, in order."
                 )
-            self._memory, self.position = memory, first + count
+            self._memory, self.position = memory, end
             return out
         finally:
             self._free.release()
 
     def _permit(self, first: int, count: int) -> Permit:
-        terms, numbers = self.terms, range(first, first + count)
-        places = {kind: terms.schedule.batch_of(kind) for kind in Kind}
+        terms, schedule = self.terms, self.terms.schedule
+        places = {kind: schedule.batch_of(kind) for kind in Kind}
         rows: dict[Kind, list[Any]] = {kind: [np.empty((0, places[kind]), int)] for kind in Kind}
-        held = []
-        for number in numbers:
-            kind = terms.schedule.kind_of(number)
-            if terms.schedule.windows:  # who answers is known by their answers alone
-                rows[kind].append(np.zeros((1, places[kind]), int))
-                continue
-            found = self.rows(number)
+        held: list[int] = []
+        for number in range(first, first + count):
+            kind = schedule.kind_of(number)
+            # Of a window, who answers is known by their answers alone.
+            found = np.empty(0, int) if schedule.windows else self.rows(number)
             held.append(len(found))
             rows[kind].append(np.pad(found, (0, places[kind] - len(found)))[None])
         # Floats become arrays: runs that differ in noise or clip share a compiled program.
@@ -389,5 +307,5 @@ class Gate(Uncopied):
         grads, diffs = (np.concatenate(rows[kind]) for kind in Kind)
         start, stop = (jnp.asarray(number, jnp.int32) for number in (first, first + count))
         key = jnp.asarray(self._key.words())
-        several = np.array(held if terms.schedule.secret else [], int)
-        return Permit(traced, key, start, stop, grads, diffs, several, table=terms.schedule.records)
+        several = np.array(held if schedule.secret else [], int)
+        return Permit(traced, key, start, stop, grads, diffs, several, table=schedule.records)

@@ -5,13 +5,12 @@ DIFFs of `diff_batch` records each. A *pass* lays blocks over a random order of 
 fit; so within a pass each record is in at most one batch. A run takes as many passes as its blocks
 need, each in a fresh order. Orders are public: functions of the public key, never of the data.
 
-In *windows* a step is a stretch of time, and whoever comes in it answers: nobody is assigned to it, and
-how many came is not known before. Sums are divided by the planned number all the same. Whoever takes
-the answers lets nobody answer twice in a pass (`serve.voting`).
+In *windows* a step is a stretch of time, and whoever comes in it answers. Sums are divided by the
+planned number all the same. Whoever takes the answers lets nobody answer twice in a pass.
 
 In *secret batches* the secret key puts each record, independently and uniformly, into one of the t
-steps of a pass. Batches then have different sizes. Sums are divided by the public number records / t,
-and who answered, or how many did, is never released. `secret_batches` says what that costs.
+steps of a pass. Sums are divided by the public number records / t, and who answered, or how many did,
+is never released. `secret_batches` says what that costs.
 """
 
 from __future__ import annotations
@@ -28,16 +27,10 @@ from blindstep.errors import InvalidArgument, count
 from blindstep.private.noise import NoiseKey, public_stream, secret_steps
 from blindstep.private.secret_batches import LEAST_SECRECY
 
-# Noise and accounting of a block are worked out release by release, in memory.
-MOST_RELEASES_IN_A_BLOCK = 2**22
-# A call for fewer records than this takes hardly less time.
-_LEAST_CALL, _LEAST_IN_A_WINDOW = 32, 1024
-# The probability that a secret batch has more records than places.
-UNLIKELY = 2.0**-200
-# Vectors that a window may have: so many are added without rounding.
-MOST_IN_A_WINDOW = 2**24
-# Releases are numbered by 32-bit integers, which also address the noise.
-MOST_RELEASES = 2**31 - 1
+MOST_RELEASES_IN_A_BLOCK = 2**22  # noise and accounting of a block are worked out in memory
+UNLIKELY = 2.0**-200  # the probability that a secret batch has more records than places
+MOST_IN_A_WINDOW = 2**24  # vectors: so many are added without rounding
+MOST_RELEASES = 2**31 - 1  # they are numbered by 32-bit integers, which also address the noise
 
 
 class Kind(enum.Enum):
@@ -49,26 +42,15 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The partition of the records into batches.
+    """The partition of the records into batches."""
 
-    Attributes:
-        records: number of records (privacy units) there are.
-        first_batch: records of a block's GRAD; of secret batches about so many, see `blocks_per_pass`.
-        diff_batch: records of each of a block's DIFFs.
-        period: releases in a block.
-        blocks: blocks in the whole run.
-        secrecy: 0 where batches are public; of secret ones what hiding a record's presence in a pass
-            costs beside its mu.
-        windows: whether whoever comes answers; `first_batch` is then how many are expected.
-    """
-
-    records: int
-    first_batch: int
-    diff_batch: int
-    period: int
-    blocks: int
-    secrecy: float = 0.0
-    windows: bool = False
+    records: int  # number of records (privacy units) there are
+    first_batch: int  # records of a block's GRAD; of secret ones about so many, of windows expected
+    diff_batch: int  # records of each of a block's DIFFs
+    period: int  # releases in a block
+    blocks: int  # blocks in the whole run
+    secrecy: float = 0.0  # of secret batches, what hiding a presence in a pass costs beside its mu
+    windows: bool = False  # whether whoever comes answers
 
     def __post_init__(self) -> None:
         for name in ("records", "first_batch", "diff_batch", "period", "blocks"):
@@ -86,7 +68,7 @@ class Schedule:
             )
         if self.releases > MOST_RELEASES:
             raise InvalidArgument(
-                f"{self.releases} releases cannot be numbered: use larger batches or fewer passes."
+                f"{self.releases} releases cannot be numbered: use larger batches."
             )
         if self.secrecy and (self.period > 1 or not LEAST_SECRECY <= self.secrecy < 1.0):
             raise InvalidArgument(
@@ -94,12 +76,8 @@ class Schedule:
                 f"{self.secrecy!r}: where releases share their noise, a record must be known to be in "
                 f"one of them. Take the independent mechanism, and at least {LEAST_SECRECY:g}."
             )
-
         if self.windows and (self.period > 1 or self.secrecy):
-            raise InvalidArgument(
-                "windows are for steps of their own, in which anybody may answer: fix period 1, and "
-                "leave batches public."
-            )
+            raise InvalidArgument("windows have public batches of their own: fix period 1.")
 
     @property
     def secret(self) -> bool:
@@ -124,6 +102,11 @@ class Schedule:
     def passes(self) -> int:
         """How often the records are gone through. No record answers in more releases than this."""
         return -(-self.blocks // self.blocks_per_pass)
+
+    @property
+    def blocks_made(self) -> int:
+        """The most blocks of a pass that the run makes: all, unless it ends within its first pass."""
+        return min(self.blocks, self.blocks_per_pass)
 
     @property
     def releases(self) -> int:
@@ -161,25 +144,10 @@ class Schedule:
             return self.records / self.blocks_per_pass
         return float(self.batch_of(kind))
 
-    def worth_a_call(self, kind: Kind) -> int:
-        """Records that are worth evaluating together, if there is room: all of a public batch.
-
-        Of a secret batch an eighth, so that few empty places are evaluated.
-        """
-        if self.windows:
-            return max(self.batch_of(kind), _LEAST_IN_A_WINDOW)
-        if not self.secret:
-            return self.batch_of(kind)
-        return min(self.batch_of(kind), max(_LEAST_CALL, math.ceil(self.divisor_of(kind) / 8)))
-
     def order(
         self, public: Key[Array, ""], secret: NoiseKey, pass_index: int
     ) -> Int[np.ndarray, " records"]:
-        """Who answers when in a pass; `rows` reads it.
-
-        Of public batches the order of the records: a permutation of 0 .. records - 1, by sorting words.
-        NumPy promises a stable raw stream, which a resumed run needs, and no stable permutations. Of
-        secret batches each record's step.
+        """Who answers when in a pass, for `rows`: the order of the records, or each one's secret step.
 
         Guarantee: public batches depend on the public key alone. Secret ones depend on the noise key
         alone, which shows nothing of them; in each pass they are drawn anew.
@@ -188,6 +156,7 @@ class Schedule:
             return secret_steps(secret.words(), pass_index, self.records, self.blocks_per_pass)
         key = jax.random.fold_in(public_stream(public, "order of records"), pass_index)
         low, high = (int(word) for word in jax.random.key_data(key))
+        # NumPy promises a stable raw stream, which a resumed run needs, and no stable permutations.
         words = np.random.Philox(key=low | high << 32).random_raw(self.records)
         return np.argsort(words, kind="stable")
 
@@ -199,10 +168,7 @@ class Schedule:
         if not 0 <= release < self.releases:
             raise InvalidArgument(f"release {release} is not one of the run's {self.releases}.")
         if self.windows:
-            raise InvalidArgument(
-                "this plan is of windows, in which whoever comes answers: nobody is assigned to a "
-                "step. blindstep.serve runs it."
-            )
+            raise InvalidArgument("nobody is assigned to a window: blindstep.serve runs this plan.")
         block, place = divmod(release, self.period)
         turn = block % self.blocks_per_pass
         if self.secret:

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import itertools
 import json
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from blindstep.errors import BlindstepError, InvalidArgument, ProcessLost
+from blindstep.errors import BlindstepError, InvalidArgument, ProcessLost, warn
 from blindstep.processes import ProcessGroup
 
 Made = TypeVar("Made")
@@ -165,11 +165,10 @@ class JaxGroup(ProcessGroup):
                 if not str(error).startswith("DEADLINE_EXCEEDED"):
                     raise self._lost(place) from error
             if waits == _QUIET_WAITS:
-                warnings.warn(
+                warn(
                     f"process {self.rank} has waited for process {place} for "
                     f"{waits * _WAIT_MS // 1000} seconds, and goes on waiting: all processes must "
-                    "make the same calls of blindstep.",
-                    stacklevel=2,
+                    "make the same calls of blindstep."
                 )
         raise AssertionError  # an endless loop
 
@@ -198,12 +197,19 @@ def _kinds(kind: type[BlindstepError]) -> Iterator[type[BlindstepError]]:
 
 
 def _store() -> Any:
-    """The key-value store that all processes reach. JAX has no public name for it."""
-    from jax._src import distributed
-
-    if distributed.global_state.client is None:
+    """The key-value store that all processes reach. JAX has no public name for it: it may move."""
+    try:
+        state = importlib.import_module("jax._src.distributed").global_state
+        client = state.client
+    except (ImportError, AttributeError):
+        raise InvalidArgument(
+            f"JAX {jax.__version__} does not have the key-value store where blindstep looks for it, "
+            "so several processes cannot make one run with it: run in one process, or with a version "
+            "of JAX that blindstep is tested on (its dependencies name them)."
+        ) from None
+    if client is None:
         raise InvalidArgument(
             f"there are {jax.process_count()} processes, and none can reach another one: call "
             "jax.distributed.initialize first."
         )
-    return distributed.global_state.client
+    return client

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,23 +23,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
-from blindstep.errors import HorizonExceeded, InvalidArgument, answers_typos
+from blindstep.errors import HorizonExceeded, InvalidArgument, answers_typos, warn
 from blindstep.estimate.estimators import from_values
 from blindstep.estimate.scales import Scales, by_start
 from blindstep.ledger import fingerprints
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.checkpoint import Arrays
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
-from blindstep.losses.isolation_worker import number
 from blindstep.losses.pytrees import ParameterSpace, rounding
 from blindstep.planning.checks import check_delta, check_prospects
 from blindstep.planning.plan import Plan
+from blindstep.planning.statement import Statement
+from blindstep.private.accounting import RECORD
 from blindstep.private.noise import Uncopied
-from blindstep.private.statement import RECORD, Privacy, Statement
 from blindstep.run.loop import Run, step_from_answers, traced
 from blindstep.run.planned import refuse_for_networks, refuse_gradients
-from blindstep.run.progress import RunProgress, how_to_go_on, stopped
-from blindstep.run.query import BatchQuery
+from blindstep.run.progress import RunProgress, how_to_go_on, placed_by, stopped
+from blindstep.run.query import BatchQuery, numbers
 from blindstep.run.result import Result, result_of
 
 
@@ -154,18 +154,18 @@ class Optimizer(Uncopied):
         words = np.asarray(jax.random.key_data(public)).astype("<u4").tobytes()
         self.run = hashlib.sha256(b"blindstep run " + words).hexdigest()[:16]
         self._enter()
-        if "answers" in saved:
+        # Where a callback had ended the run there are none.
+        if "answers" in saved and saved["answers"].size == self._answers.size:
             self._answers, self._answered = saved["answers"].copy(), saved["answered"].copy()
         self._unsaved = False
         # A step whose answers are all there was perhaps seen; it is released from these answers.
         self._release_if_complete()
         if self._session.begun > self._session.position:
-            warnings.warn(
+            warn(
                 f"the checkpoint is older than the ledger: steps {self._session.position} .. "
                 f"{self._session.begun - 1} may have been seen, and are released again only from "
                 "the very answers they had. If those cannot be had again, restore a newer copy of "
-                "the run directory before you ask anybody, or start a new run.",
-                stacklevel=4,
+                "the run directory before you ask anybody, or start a new run."
             )
 
     @property
@@ -190,7 +190,7 @@ class Optimizer(Uncopied):
 
     @property
     def done(self) -> bool:
-        """Whether every step of the plan has been released."""
+        """Whether every step of the plan has been released, or a callback has ended the run."""
         return self._run.done
 
     @property
@@ -291,7 +291,9 @@ class Optimizer(Uncopied):
 
     def shown_by(self, bar: RunProgress) -> None:
         """Let a progress bar show this run's steps and what they cost."""
-        bar.follow(self._session, self._run.values)
+        run = self._run
+        bar.follow(self._session, run.values, run, placed_by(self.space, self._scales))
+        self._enter_if_done()
 
     def close(self) -> None:
         """Let others use the run directory and the ledger. May be called again.
@@ -344,6 +346,11 @@ class Optimizer(Uncopied):
         self._answers = np.zeros(number)
         self._answered = np.zeros(number, dtype=bool)
 
+    def _enter_if_done(self) -> None:
+        """A callback may have ended the run when it was told the last step: nothing more is asked."""
+        if self.done:
+            self._enter()
+
     def _query(self) -> BatchQuery:
         return BatchQuery(
             run=self.run,
@@ -390,11 +397,4 @@ class Optimizer(Uncopied):
             self._enter()
             self._unsaved = True  # should saving fail, it is done before the next release
             self._unsaved = not run.keep(self._arrays)
-
-
-def numbers(values: Sequence[Any] | Shaped[np.ndarray | Array, " some"]) -> Float[np.ndarray, " n"]:
-    """Answers as float64; NaN for whatever is not a real number. Never raises on a value."""
-    plain = isinstance(values, np.ndarray | jax.Array) and np.asarray(values).dtype.kind in "biuf"
-    if plain or all(type(value) is float for value in values):
-        return np.asarray(values, dtype=np.float64)
-    return np.asarray([number(value) for value in values], dtype=np.float64)
+            self._enter_if_done()

@@ -21,14 +21,15 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from blindstep.estimate.calibration import CalibrationQuery
 from blindstep.estimate.comparison import ComparisonQuery
-from blindstep.estimate.scales import ScaleFinder, Scales, along
+from blindstep.estimate.scales import NEARER, ScaleFinder, Scales, along
+from blindstep.estimate.vectors import of_answers, of_records, together
 from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage, require_room
 from blindstep.losses.error_checks import voiding
 from blindstep.losses.pytrees import Loss, ParameterSpace
 from blindstep.planning.plan import Plan
-from blindstep.private.gate import Gate, Memory, Permit, release_answers, release_records
+from blindstep.private.gate import Gate, Memory, Permit
 from blindstep.private.noise import second_seed
 from blindstep.private.schedule import Kind
 from blindstep.processes.jax_group import JaxGroup
@@ -85,7 +86,8 @@ def scales_from(
     `release` evaluates a calibration at these points and sends it through the session's gate.
     """
     calibration, noise = plan.calibration_query, float(session.gate.terms.noise_std)
-    finder = ScaleFinder(calibration, float(np.linalg.norm(origin)), noise)
+    near = NEARER if plan.surveys else 1.0
+    finder = ScaleFinder(calibration, float(np.linalg.norm(origin)), noise, near=near)
 
     def points(number: int) -> Points:
         return origin + along(finder.axes, calibration.offsets(finder.distance, seed=number))
@@ -108,7 +110,7 @@ def run_calibration(
     released = np.array(session.state)
     for number in range(plan.calibrations):
         if number >= session.position:
-            released[number] = release(points(number), finder.distance)
+            released[number] = release(points(number), finder.asks)
             with jax.enable_x64(True):
                 session.after(jnp.asarray(released), session.gate.position, dict)
         finder.take(released[number])
@@ -149,7 +151,8 @@ def _release(
     def vector(records: PyTree) -> Float[Array, "some size"]:
         return query.vector(jax.vmap(values)(records), distance)
 
-    return release_records(permit, memory, Kind.GRAD, data, vector, query.evaluations)
+    size = together(permit.terms, Kind.GRAD, query.evaluations)
+    return permit.release(memory, Kind.GRAD, of_records(data, vector, size))
 
 
 def calibrate_on_answers(
@@ -184,9 +187,9 @@ def _release_answers(
     answers: Float[Array, "batch evaluations"],
     distance: Any,
 ) -> tuple[Memory, Float[Array, " size"]]:
-    return release_answers(
-        permit, memory, Kind.GRAD, answers, lambda own: query.vector(own, distance)
-    )
+    size = together(permit.terms, Kind.GRAD, query.evaluations)
+    given = of_answers(answers, lambda own: query.vector(own, distance), size)
+    return permit.release(memory, Kind.GRAD, given)
 
 
 class ScaledLoss(eqx.Module):

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from blindstep.estimate.comparison import Comparison
 from blindstep.estimate.gradients import vectors_of_loss
 from blindstep.estimate.scales import Scales
-from blindstep.estimate.vectors import Vectors
+from blindstep.estimate.vectors import Vectors, worth_a_call
 from blindstep.ledger import fingerprints
 from blindstep.ledger.session import Session
 from blindstep.losses import pytrees, rehearsal
@@ -41,7 +41,7 @@ from blindstep.run.calibration import (
 from blindstep.run.choice import compare
 from blindstep.run.loop import Run, records_of, take_step, traced
 from blindstep.run.planned import Call
-from blindstep.run.progress import RunProgress
+from blindstep.run.progress import Placed, RunProgress, placed_by
 from blindstep.run.result import Result, compared_with, result_of
 
 Carry = tuple[Memory, State]
@@ -58,7 +58,7 @@ def run_compiled(loss: Loss, params: PyTree, data: PyTree, call: Call) -> Result
         loss, data, unit = by_person(loss, params, data, call.people)
         minute = functools.partial(planned.of_compiled, loss, params, data)
         plan = planned.plan_for(call, space, count_records(data), params, minute, group)
-        with jax.enable_x64(True), RunProgress(plan, show=call.progress) as bar:
+        with jax.enable_x64(True), call.shown(plan) as bar:
             check_loss(loss, params, data)
             if plan.differentiates:
                 rehearsal.check_gradient(loss, params, data)
@@ -79,9 +79,10 @@ def run_compiled(loss: Loss, params: PyTree, data: PyTree, call: Call) -> Result
             inside = ParameterSpace.of(start)
             begun = machine.begin(inside.flatten(start))
             about = (plan.terms, plan.to_dict(), begun, storage, known)
+            placed = placed_by(space, scales)
             with Session(*about, seed=seed, unit=unit, group=group) as session:
                 done = telling_failures(
-                    lambda: _run(run, data, plan, inside, machine, session, bar)
+                    lambda: _run(run, data, plan, inside, machine, session, bar, placed)
                 )
                 about = (plan, space, session.gate, done.means, done.info(), scales)
                 found = result_of(*about, protected=unit)
@@ -129,6 +130,7 @@ def _run(
     machine: Machine,
     session: Session,
     bar: RunProgress,
+    placed: Placed,
 ) -> Run:
     """All steps that are still to come, some blocks of a round in one program."""
     run = Run(prepare(machine, space), session, plan.rounds)
@@ -144,8 +146,8 @@ def _run(
         memory, state, info = run_part(*some)
         return memory, (state, info)
 
-    bar.follow(session, run.values)
-    while not session.finished:
+    bar.follow(session, run.values, run, placed)
+    while not run.done:
         # Loss and noise are functions: what was begun before a crash comes out the same.
         run.advance(program, blocks * machine.period)
     return run
@@ -238,7 +240,7 @@ def _steps(
     Directions and noise are functions of keys, known before the steps that need them. A step with
     few records is short: drawing for one alone would take longer than the step.
     """
-    batch = permit.terms.schedule.worth_a_call(kind)
+    batch = worth_a_call(permit.terms.schedule, kind)
     ahead = vectors.steps_ahead(number, batch)
 
     def one(vectors: Vectors, permit: Permit, carry: Carry) -> tuple[Carry, StepInfo]:

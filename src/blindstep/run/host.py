@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -20,13 +19,12 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from blindstep.errors import InvalidArgument
 from blindstep.estimate.scales import Scales
 from blindstep.ledger import fingerprints
 from blindstep.ledger.session import Session
 from blindstep.losses import isolation, rehearsal
 from blindstep.losses.data_frames import arrays_of
-from blindstep.losses.engines import Engine, Host, Task, Work, quietly
+from blindstep.losses.engines import Engine, Host, Task, Work, perform, quietly
 from blindstep.losses.people import by_person_on_host
 from blindstep.losses.pytrees import Loss, ParameterSpace, count_records
 from blindstep.losses.streams import with_streams
@@ -51,6 +49,8 @@ from blindstep.run.result import Result, compared_with
 _PIECES = 64
 # Numbers in the points of one task: 2^20 float64 are 8 MiB.
 _POINTS = 2**20
+# Points at which a record is timed in a process of its own: about as many as a step asks of it.
+_TIMED = 4
 
 
 def run_on_host(loss: Loss, params: PyTree, data: PyTree, call: Call, host: Host) -> Result:
@@ -63,9 +63,8 @@ def run_on_host(loss: Loss, params: PyTree, data: PyTree, call: Call, host: Host
     space, storage, seed = ParameterSpace.of(params), call.storage, call.seed
     loss, data = with_streams(loss, arrays_of(data), host=True)
     tried = functools.partial(rehearsal.rehearse, loss, params, data, vectorized=host.vectorized)
-    _check_signature(loss)
     loss, data, unit = by_person_on_host(loss, data, call.people, host.vectorized)
-    effort = functools.partial(_effort, loss, space, data, host.vectorized)
+    effort = functools.partial(_effort, loss, space, data, host)
     plan = plan_for(call, space, count_records(data), params, effort)
     refuse_gradients(plan)
     data = jax.tree.map(
@@ -76,7 +75,7 @@ def run_on_host(loss: Loss, params: PyTree, data: PyTree, call: Call, host: Host
         work, scales = _work(loss, space, data, host, engine), None
         if call.rehearse:
             tried(timeout=host.timeout)
-        with RunProgress(plan, show=call.progress) as bar:
+        with call.shown(plan) as bar:
             beside = _Beside(plan, params, data, work, engine, call, unit, bar)
             if plan.calibration is not None:
                 scales = beside.scales()
@@ -120,12 +119,24 @@ def _work(
     return work
 
 
-def _effort(loss: Loss, space: ParameterSpace, data: PyTree, vectorized: bool) -> int:
-    """Evaluations in about a minute, by a made-up record of zeros."""
-    rows = 64 if vectorized else 1
-    which = [0] * rows if vectorized else 0
-    record = jax.tree.map(lambda leaf: leaf[which], rehearsal.made_up(data, 1))
-    point = np.zeros((rows, space.dim) if vectorized else space.dim)
+def _effort(loss: Loss, space: ParameterSpace, data: PyTree, host: Host) -> int:
+    """Evaluations in about a minute, by a made-up record of zeros, as the run evaluates it.
+
+    With a time limit each record has a process of its own, which may take longer than the loss.
+    """
+    alone = rehearsal.made_up(data, 1)
+    if host.timeout is not None:
+        sealed = isolation.seal(loss, space.unflatten(np.zeros(space.dim)), alone)
+        work = Work(sealed, space, host.vectorized, host.timeout)
+        task = Task(work, np.zeros((1, _TIMED, space.dim)), alone, 1)
+        try:
+            return _TIMED * planned.of_function(lambda: perform(task))
+        finally:
+            isolation.dismiss()
+    rows = 64 if host.vectorized else 1
+    which = [0] * rows if host.vectorized else 0
+    record = jax.tree.map(lambda leaf: leaf[which], alone)
+    point = np.zeros((rows, space.dim) if host.vectorized else space.dim)
     return rows * planned.of_function(lambda: quietly(loss, space.unflatten(point), record))
 
 
@@ -218,17 +229,3 @@ def tasks_of(query: BatchQuery, data: PyTree, work: Work) -> Iterator[Task]:
             own = points if query.shared else points[start - first : start - first + size]
             yield _task(work, own, query.rows[start : start + size], data)
             start += size
-
-
-def _check_signature(loss: Loss) -> None:
-    """Two arguments, as far as Python can tell: the one mistake that can be seen without a record."""
-    try:
-        signature = inspect.signature(loss)
-    except (TypeError, ValueError):
-        return  # some built-in functions have none
-    try:
-        signature.bind(None, None)
-    except TypeError:
-        raise InvalidArgument(
-            f"the loss takes {signature}, but it is called as loss(params, record)."
-        ) from None

@@ -16,14 +16,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from blindstep.estimate.estimators import from_values
 from blindstep.estimate.probing import probing_of_answers
-from blindstep.estimate.vectors import Query, Vectors
+from blindstep.estimate.vectors import Query, Vectors, worth_a_call
+from blindstep.estimate.watching import Watching
 from blindstep.ledger.session import Session
 from blindstep.losses.pytrees import on_disk
-from blindstep.optimize.machine import Machine, State, StepInfo
+from blindstep.optimize.machine import Machine, State, StepInfo, gradient_of_window
 from blindstep.private.gate import Memory, Permit
 from blindstep.private.schedule import Kind
 
@@ -48,12 +49,19 @@ class Run:
         self.state: State = session.state
         saved = session.saved
         self.means: list[Any] = list(saved.get("means", ()))
+        self._stopping = False
         self._steps = {name: list(saved.get(name, ())) for name in _INFO}
 
     @property
     def done(self) -> bool:
-        """Whether every step has been released."""
-        return int(self.state.round) >= self._rounds
+        """Whether every step has been released, or a round has ended after `stop`."""
+        finished = int(self.state.round)
+        stopped = self._stopping and finished > 0 and int(self.state.step) == 0
+        return stopped or finished >= self._rounds
+
+    def stop(self) -> None:
+        """End the run with the round it is in: nothing is released after that."""
+        self._stopping = True
 
     @property
     def kind(self) -> Kind:
@@ -99,7 +107,11 @@ class Run:
         `extra` gives the driver's own arrays for the checkpoint.
         """
         position = self.session.gate.position
-        return self.session.after(self.state, position, lambda: {**self.arrays(), **extra()})
+
+        def collect() -> dict[str, np.ndarray]:
+            return {**self.arrays(), **extra()}
+
+        return self.session.after(self.state, position, collect, lambda: self.done)
 
     def values(self) -> Float[np.ndarray, " steps"]:
         """The mean loss of each step so far, as it was released."""
@@ -123,10 +135,20 @@ def take_step(
     """The next step of the machine. What the records say goes to the gate and nowhere else."""
     query = machine.ask(state, kind, public)
     vectors = vectors.ready(query.key)
-    batch = permit.terms.schedule.worth_a_call(kind)
+    batch = worth_a_call(permit.terms.schedule, kind)
     memory, release = permit.release(memory, kind, vectors.contributions(query, batch))
     state, info = machine.tell(state, release, public, vectors.frame)
-    return memory, state, info
+    return memory, jax.tree.map(_strong, state), info
+
+
+def _strong(leaf: Array) -> Array:
+    """A number of a learner's state, of one type in all steps.
+
+    Python's numbers in a learner's formula are weakly typed in JAX, and so is what follows from them
+    alone. To JAX that is another type than the one that the state began with: it would make the whole
+    program a second time, for the second step.
+    """
+    return jnp.asarray(leaf, leaf.dtype) if getattr(leaf, "weak_type", False) else leaf
 
 
 @eqx.filter_jit
@@ -138,12 +160,36 @@ def step_from_answers(
     kind: Kind,
     answers: Float[Array, "batch 2 q"],
     public: Key[Array, ""],
-    whose: Int[Array, " batch"] | None = None,
 ) -> tuple[Memory, tuple[State, StepInfo]]:
-    """The next step from its answers: in the batch's order, or in a window with whose they are."""
-    probing = probing_of_answers(from_values(machine.estimator), answers, whose)
+    """The next step from its answers, in the batch's order."""
+    probing = probing_of_answers(from_values(machine.estimator), answers)
     memory, state, info = take_step(machine, probing, permit, memory, state, kind, public)
     return memory, (state, info)
+
+
+def step_of_window(
+    permit: Permit,
+    memory: Memory,
+    machine: Machine,
+    state: State,
+    answers: Float[Array, "people 2 1"],
+    watched: Watching,
+    public: Key[Array, ""],
+    still: Bool[Array, ""],
+) -> tuple[Memory, tuple[State, StepInfo, Float[Array, " size"]]]:
+    """The next step from whoever answered in a window, and the release itself.
+
+    Where the release says that too few came, or the study is to stand `still`, it does not move.
+    """
+    estimator = from_values(machine.estimator)
+    probing = probing_of_answers(estimator, answers, watched.whose)
+    query = machine.ask(state, Kind.GRAD, public)
+    batch = worth_a_call(permit.terms.schedule, Kind.GRAD)
+    vectors = watched.beside(probing.contributions(query, batch), answers)
+    memory, release = permit.release(memory, Kind.GRAD, vectors)
+    gradient = gradient_of_window(release, estimator.gradient_size, watched.least, still)
+    state, info = machine.tell(state, gradient, public)
+    return memory, (state, info, release)
 
 
 def records_of(permit: Permit, data: PyTree) -> tuple[Permit, PyTree]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
 from blindstep.errors import InvalidArgument, answers_typos
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.storage import Storage
 from blindstep.losses.engines import Host
 from blindstep.losses.people import People, people_of
 from blindstep.losses.pytrees import Loss
 from blindstep.planning.method import Method
 from blindstep.planning.plan import Plan
-from blindstep.private.statement import Privacy
+from blindstep.run.callbacks import Callback
 from blindstep.run.compiled import run_compiled
 from blindstep.run.host import run_on_host
 from blindstep.run.planned import Call
@@ -39,6 +41,7 @@ def minimize(
     seed: int | None = None,
     progress: bool | None = None,
     rehearse: bool = True,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Minimize the mean of `loss(params, record)` over records, privately.
 
@@ -85,6 +88,9 @@ def minimize(
             has a share for it. None: on a terminal, for runs that find their own scales.
         rehearse: try the loss on made-up records first, of the shapes of `data` and with none of its
             values. A loss that gives no number for any of them is refused before anything is spent.
+        callbacks: functions that are told what each step released (`blindstep.callbacks.Released`) and
+            nothing else, so they cost no privacy. One that gives True ends the run with its round; the
+            statement stays that of the whole plan.
 
     Returns:
         Parameters with their privacy statement, the plan and the history of public quantities.
@@ -94,7 +100,7 @@ def minimize(
             released.
     """
     storage = Storage(checkpoint, ledger, budget)
-    call = Call(privacy, method, people_of(people), storage, seed, progress, rehearse)
+    call = Call(privacy, method, people_of(people), storage, seed, progress, rehearse, callbacks)
     if evaluate is None:
         return run_compiled(loss, params, data, call)
     if not isinstance(evaluate, Host):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from jaxtyping import PyTree
 
 from blindstep.errors import InvalidArgument
 from blindstep.ledger import storage
+from blindstep.ledger.budget import Privacy
 from blindstep.losses.people import People
 from blindstep.losses.pytrees import Loss, ParameterSpace, check_loss, rounding, shapes_of
 from blindstep.planning.auto import Auto
@@ -27,8 +28,9 @@ from blindstep.planning.checks import check_delta, check_privacy, check_prospect
 from blindstep.planning.method import Method, Problem
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import require_method
-from blindstep.private.statement import Privacy
 from blindstep.processes.jax_group import JaxGroup
+from blindstep.run.callbacks import Callback
+from blindstep.run.progress import RunProgress
 
 _NOWHERE = storage.Storage()
 
@@ -44,6 +46,17 @@ class Call:
     seed: int | None = None
     progress: bool | None = None
     rehearse: bool = True
+    callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.callbacks, Sequence) or not all(map(callable, self.callbacks)):
+            raise InvalidArgument(
+                f"callbacks must be a list of functions, such as [print], got {self.callbacks!r}."
+            )
+
+    def shown(self, plan: Plan) -> RunProgress:
+        """What shows the run of this plan, and tells the callbacks."""
+        return RunProgress(plan, show=self.progress, callbacks=self.callbacks)
 
 
 def plan_for(

@@ -11,12 +11,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.estimators import Query, ValueEstimator
 from blindstep.estimate.probing import probe_points
 from blindstep.estimate.scales import Scales
+from blindstep.losses.isolation_worker import number
 from blindstep.losses.pytrees import ParameterSpace
 
 points_at = eqx.filter_jit(probe_points)
@@ -101,9 +102,10 @@ class BatchQuery:
         One set of points for each record; where they are shared, one set for all.
         """
         with jax.enable_x64(True):
-            # Places past the end are computed and cut off: one shape, one compilation.
-            places = jnp.arange(start, start + max(size, 1))
-            sets = np.asarray(points_at(self._estimator, self._query, places))
+            # Places past the end are computed and cut off: one shape, one compilation. So is the one
+            # set for all, where secret batches are each of another size.
+            places = start + np.arange(1 if self.shared else max(size, 1))
+            sets = np.asarray(points_at(self._estimator, self._query, jnp.asarray(places)))
         if self._scales is not None:
             sets = np.asarray(self._scales.place(sets))
         kept = 1 if self.shared else min(size, len(self.rows) - start)
@@ -132,3 +134,11 @@ class BatchQuery:
     def parameters(self, vector: Float[np.ndarray | Array, " dim"]) -> PyTree:
         """A point as parameters of the structure that the run started from."""
         return self.space.unflatten(vector)
+
+
+def numbers(values: Sequence[Any] | Shaped[np.ndarray | Array, " some"]) -> Float[np.ndarray, " n"]:
+    """Answers as float64; NaN for whatever is not a real number. Never raises on a value."""
+    plain = isinstance(values, np.ndarray | jax.Array) and np.asarray(values).dtype.kind in "biuf"
+    if plain or all(type(value) is float for value in values):
+        return np.asarray(values, dtype=np.float64)
+    return np.asarray([number(value) for value in values], dtype=np.float64)

@@ -23,9 +23,10 @@ from blindstep.estimate.vectors import LARGEST
 from blindstep.losses.pytrees import ParameterSpace
 from blindstep.optimize.machine import StepInfo
 from blindstep.planning.plan import Plan
+from blindstep.planning.statement import Statement
+from blindstep.private.accounting import RECORD
 from blindstep.private.gate import Gate
 from blindstep.private.noise import public_stream
-from blindstep.private.statement import RECORD, Statement
 from blindstep.run.outcome import Outcome, outcome_of
 
 
@@ -48,6 +49,11 @@ class Reportable(Protocol):
         """Public quantities over the run."""
         ...
 
+    @property
+    def outcome(self) -> Outcome:
+        """How the run went."""
+        ...
+
 
 @dataclass(frozen=True)
 class Result(Displayed):
@@ -58,7 +64,8 @@ class Result(Displayed):
 
     Attributes:
         params: the answer to use: the mean of the last round's points; where the run measured its
-            loss, of the last round that no earlier one beats beyond doubt (`best_round`).
+            loss, of the last round that no earlier one beats beyond doubt (`best_round`). Where noise
+            was nearly all that a run heard, a part of the way to it (`comparison.share`).
         random_round: which round `random_round_mean` is the mean of, chosen uniformly at random.
         means: the means of all rounds as flat vectors, rounds x dim.
         privacy: the privacy statement.
@@ -102,9 +109,14 @@ class Result(Displayed):
     def __str__(self) -> str:
         which = "the start"
         if self.best_round is not None:
-            which = f"mean of round {self.best_round % self.plan.rounds + 1}"
+            which = f"mean of round {self.best_round % len(self.means) + 1}"
+            if self.comparison is not None and self.comparison.share < 1.0:
+                which = f"{self.comparison.share:.0%} of the way to the {which}"
+        rounds = f"{self.plan.rounds} rounds"
+        if len(self.means) < self.plan.rounds:
+            rounds = f"{len(self.means)} of {rounds} (ended early)"
         return (
-            f"{self.plan.rounds} rounds of {self.plan.horizon} steps, method {self.plan.method}; "
+            f"{rounds} of {self.plan.horizon} steps, method {self.plan.method}; "
             f"params: {which}.\n{self.outcome}\n"
             f"{self.privacy}"
         )
@@ -149,23 +161,41 @@ def result_of(
 def compared_with(result: Result, start: PyTree, comparison: Comparison) -> Result:
     """The result once it was compared with the start: the start, unless a round is better than it."""
     best = comparison.best
-    params = start if best is None else result.space.unflatten(result.means[best])
+    if best is None:
+        return replace(result, params=start, best_round=None, comparison=comparison)
+    begun = np.asarray(result.space.flatten(start))
+    point = part_of_the_way(begun, result.means[best], comparison.share)
+    params = result.space.unflatten(point)
     return replace(result, params=params, best_round=best, comparison=comparison)
+
+
+def part_of_the_way(
+    start: Float[np.ndarray, " dim"], mean: Float[np.ndarray, " dim"], share: float
+) -> Float[np.ndarray, " dim"]:
+    """The point at this share of the way from the start to the mean of a round."""
+    return mean if share == 1.0 else start + share * (mean - start)
+
+
+def released_std(plan: Plan) -> float | None:
+    """The standard deviation of the noise on each step's mean loss, in the unit of the loss.
+
+    None where the plan has no share for the loss.
+    """
+    if not plan.curve:
+        return None
+    return float(LARGEST * plan.noise_std / (plan.curve * plan.bounds.clip))
 
 
 def history_of(plan: Plan, info: StepInfo, unit: float) -> History:
     """The history of a finished run; `unit` is that of its loss."""
-    shape = plan.rounds, plan.horizon
+    shape = -1, plan.horizon  # fewer rounds than planned, if a run was ended early
     gradient, move = (
         np.asarray(each).reshape(shape) for each in (info.gradient_norm, info.move_norm)
     )
-    history = History(gradient, move)
-    if not plan.curve:
+    history, std = History(gradient, move), released_std(plan)
+    if std is None:
         return history
-    std = LARGEST * plan.noise_std / (plan.curve * plan.bounds.clip)
-    return replace(
-        history, loss=unit * np.asarray(info.value).reshape(shape), loss_std=float(unit * std)
-    )
+    return replace(history, loss=unit * np.asarray(info.value).reshape(shape), loss_std=unit * std)
 
 
 # Standard deviations of the noise beyond which a difference is no chance.

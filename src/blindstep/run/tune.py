@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 from blindstep.display import Displayed
 from blindstep.errors import InvalidArgument, answers_typos
 from blindstep.ledger import fingerprints
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.storage import Storage, require_room
 from blindstep.losses.data_frames import arrays_of
 from blindstep.losses.engines import Host
@@ -32,11 +33,12 @@ from blindstep.planning.checks import check_delta
 from blindstep.planning.method import Method
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import require_method
+from blindstep.planning.statement import Statement, compose_statements
 from blindstep.private import accounting
 from blindstep.private.noise import second_seed
-from blindstep.private.statement import Privacy, Statement, compose_statements
 from blindstep.run.compiled import run_compiled
 from blindstep.run.host import run_on_host
+from blindstep.run.outcome import Outcome
 from blindstep.run.planned import Call
 from blindstep.run.progress import ends_in_one_line
 from blindstep.run.result import History, Result
@@ -85,6 +87,11 @@ class Tuned(Displayed):
     def history(self) -> History:
         """Public quantities over the run of the chosen candidate."""
         return self.best.history
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the run of the chosen candidate went."""
+        return self.best.outcome
 
     def __str__(self) -> str:
         listed = ", ".join(f"{value:.4g}" for value in self.values)
@@ -207,6 +214,11 @@ def _candidates(
     given: Sequence[Method | Mapping[str, Any]], loss: Loss, params: PyTree, score: Loss | None
 ) -> list[_Candidate]:
     """The candidates, refused where they cannot be compared, or would spend outside of the budget."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        raise InvalidArgument(
+            f"candidates must be a list of methods, got {given!r}: it is tune(loss, params, data, "
+            "candidates, privacy)."
+        )
     if not given:
         raise InvalidArgument(
             "no candidates: give a list of methods, such as [Auto(), Auto(passes=20)]."

@@ -21,7 +21,9 @@ from numpy.typing import ArrayLike
 from blindstep.display import Displayed
 from blindstep.errors import answers_typos, positive
 from blindstep.estimate.calibration import FIRST, PLACES, place
+from blindstep.estimate.vectors import of_answers, together
 from blindstep.ledger import fingerprints
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage, check, require_room
 from blindstep.losses.data_frames import arrays_of
@@ -30,12 +32,13 @@ from blindstep.losses.evaluators import evaluator
 from blindstep.losses.people import People, by_person, people_of
 from blindstep.losses.pytrees import Loss, ParameterSpace, count_records
 from blindstep.planning.checks import check_delta
-from blindstep.private.gate import Memory, Permit, release_answers
+from blindstep.planning.noise import calibrated
+from blindstep.planning.statement import Statement, compose_statements, statement
+from blindstep.private.gate import Memory, Permit
 from blindstep.private.mechanisms import Independent
 from blindstep.private.noise import second_seed
 from blindstep.private.schedule import Kind, Schedule
-from blindstep.private.statement import Privacy, Statement, compose_statements, statement
-from blindstep.private.terms import Terms, calibrated
+from blindstep.private.terms import Terms
 from blindstep.run.calibration import CALIBRATION
 from blindstep.run.progress import ends_in_one_line
 
@@ -231,7 +234,8 @@ def _release(
 def _through(
     permit: Permit, memory: Memory, answers: Array, vectors: Callable[[Array], Array]
 ) -> tuple[Memory, Array]:
-    return release_answers(permit, memory, Kind.GRAD, answers, vectors)
+    size = together(permit.terms, Kind.GRAD, math.prod(answers.shape[1:]))
+    return permit.release(memory, Kind.GRAD, of_answers(answers, vectors, size))
 
 
 def _largest(counts: Float[np.ndarray, " places"], noise: float) -> float:

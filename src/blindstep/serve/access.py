@@ -1,13 +1,15 @@
-"""Who may do what, and how often: tokens with scopes, dashboard sessions, limits on the rate.
+"""Who may do what, and how often: tokens with scopes, limits on the rate.
 
 A token is 32 random bytes. The database holds its keyed hash, so neither the database nor its backup
-opens anything. Scopes: *admin* does everything; *site* asks for one study and reads its state;
+opens anything. Scopes: *admin* does everything; *viewer* sees studies, reports and the audit log and
+changes nothing; *site* asks for one study and reads its state;
 *metrics* reads `/metrics`. To replace a token, make a new one and then revoke the old one.
 """
 
 from __future__ import annotations
 
-import hmac
+import asyncio
+import math
 import secrets as random
 import time
 from collections import OrderedDict
@@ -15,17 +17,17 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
+from starlette.concurrency import run_in_threadpool
 
 from blindstep.errors import BlindstepError
 from blindstep.serve import schema
 from blindstep.serve.database import Database
 from blindstep.serve.keys import Secrets
 
-Rights = Literal["admin", "site", "metrics"]
-# For how long a worker believes what it has read: a revoked token ends everywhere after this.
-_BELIEVED = 2.0
-_SESSION = 12 * 3600
-_MOST_TOKENS = 4096
+Rights = Literal["admin", "viewer", "site", "metrics"]
+# For how long a worker believes what it has read: a revoked token ends everywhere after this. And how
+# long it must wait before it reads again, because somebody came with a token that it does not know.
+_BELIEVED, _AGAIN = 2.0, 0.25
 
 
 class Forbidden(BlindstepError):
@@ -37,12 +39,20 @@ class Forbidden(BlindstepError):
         self.status = status
 
 
+class LastAdmin(BlindstepError):
+    """The last token of an admin is not revoked: nobody could make another one here."""
+
+    def __init__(self) -> None:
+        super().__init__("this is the last admin token: make another one first.")
+
+
 class Principal(NamedTuple):
-    """The holder of a token."""
+    """The holder of a token, or of a session on the dashboard."""
 
     id: str
     scope: str
     study: str | None
+    label: str = ""
 
     def may_use(self, study: str) -> bool:
         """Whether it may ask for this study and read its state."""
@@ -50,15 +60,28 @@ class Principal(NamedTuple):
 
 
 class Access:
-    """The tokens of a service."""
+    """The tokens of a service.
+
+    A worker keeps the whole table in memory. So a wrong token costs a look into a dictionary, whoever
+    sends how many, and nobody's right one waits behind them.
+    """
 
     def __init__(self, database: Database, secrets: Secrets) -> None:
         self._database, self._secrets = database, secrets
-        self._known: dict[bytes, tuple[float, Principal | None]] = {}
+        self._known: dict[bytes, Principal] = {}
+        self._read_at, self.patience = -math.inf, _AGAIN
+        self._reading: asyncio.Future[None] | None = None
 
-    def create(self, scope: Rights, study: str | None, label: str) -> tuple[str, str]:
-        """A new token: its id, and the token itself, which is kept nowhere."""
-        token, name = f"bs_{scope}_{random.token_urlsafe(32)}", random.token_hex(6)
+    @staticmethod
+    def new_token(scope: Rights) -> str:
+        """A random token that stands for nobody yet."""
+        return f"bs_{scope}_{random.token_urlsafe(32)}"
+
+    def create(
+        self, scope: Rights, study: str | None, label: str, token: str | None = None
+    ) -> tuple[str, str]:
+        """A new token (or this one): its id, and the token itself, which is kept nowhere."""
+        token, name = token or self.new_token(scope), random.token_hex(6)
         row = {
             "id": name,
             "hash": self._secrets.token_name(token),
@@ -69,66 +92,67 @@ class Access:
         }
         with self._database.begin() as connection:
             connection.execute(sa.insert(schema.tokens), row)
+        self._read_at = -math.inf
         return name, token
 
-    def first_admin(self) -> str | None:
-        """An admin token if there is none yet."""
-        if any(principal.scope == "admin" for principal, _, _ in self.all()):
-            return None
-        return self.create("admin", None, "made at the first start")[1]
+    def has_admin(self) -> bool:
+        """Whether there is a token of an admin."""
+        return any(principal.scope == "admin" for principal in self.all())
 
-    def all(self) -> list[tuple[Principal, str, str]]:
-        """Every token's principal, label and day."""
+    def all(self) -> list[Principal]:
+        """Every token's principal."""
         with self._database.read() as connection:
             rows = connection.execute(sa.select(schema.tokens).order_by(schema.tokens.c.made_on))
-            return [(Principal(r.id, r.scope, r.study), r.label, r.made_on) for r in rows]
+            return [_principal(row) for row in rows]
 
     def revoke(self, name: str) -> bool:
-        """Delete a token; says whether it was there."""
+        """Delete a token; says whether it was there. The last one of an admin is refused."""
+        token, session = schema.tokens.c, schema.sessions.c
         with self._database.begin() as connection:
-            gone = connection.execute(sa.delete(schema.tokens).where(schema.tokens.c.id == name))
-        self._known.clear()
+            # Locked: of two admins who revoke each other's at a time, one is refused.
+            admins = sa.select(token.id).where(token.scope == "admin").order_by(token.id)
+            if connection.execute(admins.with_for_update()).scalars().all() == [name]:
+                raise LastAdmin
+            gone = connection.execute(sa.delete(schema.tokens).where(token.id == name))
+            connection.execute(sa.delete(schema.sessions).where(session.token == name))
+        self._read_at = -math.inf
         return gone.rowcount > 0
 
-    def believed(self, token: str) -> tuple[bytes, Principal | None, bool]:
-        """A token's hash, its principal as far as it is known, and whether that is recent enough."""
-        name = self._secrets.token_name(token)
-        until, principal = self._known.get(name, (0.0, None))
-        return name, principal, time.monotonic() < until
+    def refresh(self) -> None:
+        """Read all tokens."""
+        began = time.monotonic()
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(schema.tokens)).all()
+        self._known = {bytes(row.hash): _principal(row) for row in rows}
+        self._read_at = began
+
+    async def principal(self, token: str) -> Principal | None:
+        """Whom a token stands for, as far as was known seconds ago; None for a wrong one.
+
+        One that is not known may have been made a moment ago by another worker: it waits for the next
+        reading, of which there are few, however many come.
+        """
+        name, came = self._secrets.token_name(token), time.monotonic()
+        while True:
+            found, age = self._known.get(name), time.monotonic() - self._read_at
+            if (found is not None and age <= _BELIEVED) or self._read_at >= came:
+                return found
+            if found is None:
+                await asyncio.sleep(max(0.0, self.patience - age))
+            if self._reading is None or self._reading.done():  # one reads, the others wait for it
+                self._reading = asyncio.ensure_future(run_in_threadpool(self.refresh))
+            await asyncio.shield(self._reading)
 
     def look_up(self, name: bytes) -> Principal | None:
         """The principal of a token with this hash, from the database."""
         with self._database.read() as connection:
             chosen = sa.select(schema.tokens).where(schema.tokens.c.hash == name)
             row = connection.execute(chosen).first()
-        principal = None if row is None else Principal(row.id, row.scope, row.study)
-        if len(self._known) > _MOST_TOKENS:
-            self._known.clear()
-        self._known[name] = (time.monotonic() + _BELIEVED, principal)
-        return principal
+        return None if row is None else _principal(row)
 
-    def session(self, token: str) -> str | None:
-        """A cookie for anyone who has an admin token; None for others."""
-        principal = self.look_up(self._secrets.token_name(token))
-        if principal is None or principal.scope != "admin":
-            return None
-        content = f"{principal.id}.{int(time.time()) + _SESSION}"
-        return f"{content}.{self._signature(content)}"
 
-    def _signature(self, content: str) -> str:
-        return self._secrets.sign(content.encode()).hex()
-
-    def of_session(self, cookie: str) -> Principal | None:
-        """The admin of a cookie, if it is genuine, not too old, and the token still there."""
-        content, _, signature = cookie.rpartition(".")
-        name, _, until = content.partition(".")
-        expected = self._signature(content).encode()
-        if not hmac.compare_digest(expected, signature.encode()) or int(until) < time.time():
-            return None
-        with self._database.read() as connection:
-            chosen = sa.select(schema.tokens.c.scope).where(schema.tokens.c.id == name)
-            scope = connection.execute(chosen).scalar()
-        return Principal(name, scope, None) if scope == "admin" else None
+def _principal(row: Any) -> Principal:
+    return Principal(row.id, row.scope, row.study, row.label)
 
 
 _MOST_BUCKETS = 10_000
@@ -147,16 +171,11 @@ class Rate:
 
     def take(self, name: Any, many: int = 1) -> None:
         """Consume `many` tokens or raise; the balance may go negative."""
-        left, now = self.require(name)
-        self._buckets[name] = (left - many, now)
-        if len(self._buckets) > _MOST_BUCKETS:
-            self._buckets.popitem(last=False)
-
-    def require(self, name: Any) -> tuple[float, float]:
-        """Return the balance and the time; raise if the balance is used up."""
         now, most = time.monotonic(), max(self._rate, 1.0)
         left, at = self._buckets.get(name, (most, now))
         left = min(most, left + (now - at) * self._rate)
         if left < 1.0:
             raise TooMany("too many requests: try again in a second.")
-        return left, now
+        self._buckets[name] = (left - many, now)
+        if len(self._buckets) > _MOST_BUCKETS:
+            self._buckets.popitem(last=False)

@@ -18,12 +18,12 @@ from sqlalchemy.engine import Connection
 from blindstep.errors import BudgetExceeded
 from blindstep.ledger import fingerprints
 from blindstep.ledger.account import ROUNDING, Account, RunAccount, RunIdentity
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.journal import Entries, follow, scan
 from blindstep.ledger.ledger import Ledger
 from blindstep.planning.plan import Plan
 from blindstep.private import accounting
 from blindstep.private.accounting import PERSON
-from blindstep.private.statement import Privacy
 from blindstep.serve import schema
 from blindstep.serve.keys import Secrets
 from blindstep.serve.schema import Row

@@ -1,33 +1,28 @@
-"""The API: studies for admins, questions and answers for sites and people; and how refusals look.
-
-A refusal is a code for programs, a sentence for people, and nothing of what was sent.
-"""
+"""The API: studies for admins, questions and answers for sites and people."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import ipaddress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Path, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from starlette.exceptions import HTTPException
+from starlette.concurrency import run_in_threadpool
+from starlette.types import Scope
 
 from blindstep.errors import (
-    BlindstepError,
-    BudgetExceeded,
     InvalidArgument,
-    LedgerError,
-    VacuousPlan,
 )
 from blindstep.insight.report import render
 from blindstep.insight.report_content import of_result
-from blindstep.serve.access import Forbidden, Principal, TooMany
-from blindstep.serve.database import is_passing
-from blindstep.serve.observe import log, where
+from blindstep.serve import administration, reading
+from blindstep.serve.access import Forbidden, Principal
+from blindstep.serve.refusals import of_error, of_status
 from blindstep.serve.schema import Row
-from blindstep.serve.service import Service, UnknownQuestion
+from blindstep.serve.service import Service
 from blindstep.serve.spec import (
-    NAMES,
     AnswerTaken,
     ManyAnswers,
     NewToken,
@@ -39,11 +34,14 @@ from blindstep.serve.spec import (
     Token,
     refused,
 )
-from blindstep.serve.studies import NoSuchStudy, Studies, WrongState, spending
-from blindstep.serve.voting import Status, Unavailable
+from blindstep.serve.studies import NoSuchStudy, Studies, spending
+from blindstep.serve.voting import Status
 
 router = APIRouter(prefix="/v1", responses=refused(400, 401, 403, 413, 422, 429, 503))
-StudyId = Annotated[str, Path(max_length=32, pattern=r"^[0-9a-f]+$")]
+_ID = r"^[0-9a-f]+$"
+StudyId = Annotated[str, Path(max_length=32, pattern=_ID)]
+Earlier = Annotated[str | None, Query(max_length=32, pattern=_ID)]
+Most = Annotated[int, Query(ge=1, le=100)]
 
 
 async def service_of(request: Request) -> Service:
@@ -58,41 +56,104 @@ async def maybe_principal(
     request: Request, service: Worker, authorization: Annotated[str | None, Header()] = None
 ) -> Principal | None:
     """Whom the request's API token stands for; None without one. A wrong one is refused."""
+    return await principal_of(service, address_of(request), authorization)
+
+
+async def principal_of(
+    service: Service, address: str, authorization: str | None
+) -> Principal | None:
+    """Whom an Authorization header stands for; None without one. A wrong one is refused."""
     if authorization is None:
-        service.anonymous.take(address_of(request))
         return None
     kind, _, token = authorization.partition(" ")
     if kind.lower() != "bearer" or not token:
         raise Forbidden(401)
-    return await service.principal(token.strip(), address_of(request))
+    return await service.principal(token.strip(), address)
+
+
+async def of_site(
+    service: Service, study: str, address: str, authorization: str | None
+) -> Principal:
+    """A principal that may use this study; anyone else is refused."""
+    principal = await principal_of(service, address, authorization)
+    if principal is None:
+        service.anonymous.take(address)
+        raise Forbidden(401)
+    if not principal.may_use(study):
+        raise Forbidden(403)
+    return principal
 
 
 def address_of(request: Request) -> str:
-    """Where a request comes from."""
-    return request.client.host if request.client else ""
+    """Where a request comes from, as far as limits go."""
+    return address_in(request.scope)
+
+
+def address_in(scope: Scope) -> str:
+    """Where a request comes from: an IPv4 address, or the half of an IPv6 one that names a network."""
+    client = scope.get("client")
+    return network_of(client[0]) if client else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def network_of(host: str) -> str:
+    """What of an address is counted as one: whoever has an IPv6 address has 2^64 of them."""
+    if ":" not in host:
+        return host
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_network((host.partition("%")[0], 64), strict=False))
+    return host
 
 
 Anyone = Annotated[Principal | None, Depends(maybe_principal)]
 
 
-async def site(study: StudyId, principal: Anyone) -> Principal:
+async def site(
+    study: StudyId,
+    request: Request,
+    service: Worker,
+    authorization: Annotated[str | None, Header()] = None,
+) -> Principal:
     """A principal that may use the study of the path."""
-    if principal is None or not principal.may_use(study):
-        raise Forbidden(401 if principal is None else 403)
-    return principal
+    return await of_site(service, study, address_of(request), authorization)
 
 
 def only(*scopes: str) -> Any:
     """The dependency of an endpoint for principals of these scopes."""
 
-    async def check(principal: Anyone) -> None:
+    async def check(principal: Anyone, request: Request, service: Worker) -> None:
+        if principal is None:
+            service.anonymous.take(address_of(request))
         if principal is None or principal.scope not in scopes:
             raise Forbidden(401 if principal is None else 403)
+        if request.method not in ("GET", "HEAD"):
+            await run_in_threadpool(audit, request, service, principal)
 
     return Depends(check)
 
 
-FOR_SITES, FOR_ADMINS = [Depends(site)], [only("admin")]
+def audit(request: Request, service: Service, principal: Principal) -> None:
+    """Write into the audit log what somebody is about to do."""
+    action, given = request.scope["route"].name, request.path_params
+    detail = given.get("action") or given.get("name") or ""
+    administration.note(service.database, principal, action, given.get("study"), detail)
+
+
+async def reader(
+    study: StudyId,
+    request: Request,
+    service: Worker,
+    authorization: Annotated[str | None, Header()] = None,
+) -> None:
+    """Whoever may read the state of the study of the path: its sites, viewers and admins."""
+    address = address_of(request)
+    principal = await principal_of(service, address, authorization)
+    if principal is None or principal.scope != "viewer":
+        await of_site(service, study, address, authorization)
+
+
+FOR_SITES, FOR_READERS = [Depends(site)], [Depends(reader)]
+FOR_ADMINS, FOR_VIEWERS = [only("admin")], [only("admin", "viewer")]
 
 # -- people -------------------------------------------------------------------------------------
 
@@ -111,16 +172,30 @@ async def ask(study: StudyId, body: Person, service: Worker) -> JSONResponse:
 
 
 @router.post("/answers", response_model=AnswerTaken, responses=refused(404, 410))
-async def answer(body: OneAnswer, service: Worker, principal: Anyone) -> JSONResponse:
+async def answer(
+    body: OneAnswer,
+    request: Request,
+    service: Worker,
+    authorization: Annotated[str | None, Header()] = None,
+) -> JSONResponse:
     """Answer a question with its token. The first answer is kept; repeating it does no harm."""
-    (became,) = await service.answer([body], principal)
+    number, said = await take(service, address_of(request), authorization, body)
+    return JSONResponse(said, number)
+
+
+async def take(
+    service: Service, address: str, authorization: str | None, body: OneAnswer
+) -> tuple[int, dict[str, Any]]:
+    """Take one answer: the status and the content of the response."""
+    principal = await principal_of(service, address, authorization)
+    (became,) = await service.answer([body], principal, address)
     if isinstance(became, Exception):
         raise became
     status, following = became
     if status is not Status.ACCEPTED:
         number, error = of_status(status)
-        return JSONResponse({"error": error}, number)
-    return JSONResponse({"status": "accepted", "next": following})
+        return number, {"error": error}
+    return 200, {"status": "accepted", "next": following}
 
 
 @router.post("/answers/bulk")
@@ -129,7 +204,7 @@ async def answer_many(
 ) -> dict[str, Any]:
     """Answer many questions; each is accepted or refused on its own, and counts as a request."""
     if principal is None:
-        service.anonymous.take(address_of(request), len(body.answers) - 1)
+        service.anonymous.take(address_of(request), len(body.answers))
     else:
         service.rate.take(principal.id, len(body.answers) - 1)
     results: list[dict[str, Any]] = []
@@ -150,20 +225,17 @@ async def answer_many(
     responses=refused(404),
     response_model=dict[str, Any],
 )
-def parameters(
+async def parameters(
     study: StudyId,
     service: Worker,
-    response: Response,
     if_none_match: Annotated[str | None, Header()] = None,
-) -> dict[str, Any] | Response:
+) -> Response:
     """The released parameters, for everybody who is not being asked. May be cached."""
-    done, found = service.studies.parameters(study)
-    headers = {"Cache-Control": "public, max-age=5", "Vary": "Authorization"}
-    headers["ETag"] = f'"{study}-{done}"'
-    if if_none_match == headers["ETag"]:
+    shown = await service.shown(study)
+    headers = {name.decode(): value.decode() for name, value in shown.headers}
+    if if_none_match == headers["etag"]:
         return Response(status_code=304, headers=headers)
-    response.headers.update(headers)
-    return {"steps_released": done, "parameters": found}
+    return Response(shown.body, headers=headers, media_type="application/json")
 
 
 # -- operators ----------------------------------------------------------------------------------
@@ -175,14 +247,15 @@ def create(body: StudySpec, service: Worker) -> dict[str, Any]:
     return study_state(service.studies, service.studies.create(body))
 
 
-@router.get("/studies", dependencies=FOR_ADMINS)
-def list_studies(service: Worker) -> dict[str, Any]:
-    """All studies, the newest first."""
-    rows = service.studies.all()
-    return {"studies": [study_state(service.studies, row["id"], row) for row in rows]}
+@router.get("/studies", dependencies=FOR_VIEWERS, responses=refused(404))
+def list_studies(service: Worker, before: Earlier = None, most: Most = 50) -> dict[str, Any]:
+    """Studies, the newest first; `next`, if there are more, is the `before` that gives them."""
+    rows = service.studies.all(most + 1, before)
+    states = [study_state(service.studies, row["id"], row) for row in rows[:most]]
+    return {"studies": states, "next": states[-1]["id"] if len(rows) > most else None}
 
 
-@router.get("/studies/{study}", dependencies=FOR_SITES, responses=refused(404))
+@router.get("/studies/{study}", dependencies=FOR_READERS, responses=refused(404))
 def state(study: StudyId, service: Worker) -> dict[str, Any]:
     """A study's state: how far it is, what it has spent, where its parameters stand.
 
@@ -222,17 +295,28 @@ def close(study: StudyId, service: Worker) -> dict[str, Any]:
     return study_state(service.studies, study)
 
 
-@router.get("/studies/{study}/report", dependencies=FOR_ADMINS, responses=refused(404, 409))
+@router.get("/studies/{study}/report", dependencies=FOR_VIEWERS, responses=refused(404, 409))
 def report(study: StudyId, service: Worker) -> HTMLResponse:
     """The report of a finished study: one page, public quantities only."""
     return HTMLResponse(report_of(service.studies, study))
 
 
+@router.post("/people/forget", dependencies=FOR_ADMINS, responses=refused(409))
+def forget(body: Person, service: Worker) -> dict[str, int]:
+    """Delete what a person has said in open windows. What was released cannot be taken back."""
+    return {"open_studies": administration.forget_person(service.studies, body.person)}
+
+
+@router.get("/audit", dependencies=FOR_VIEWERS)
+def audit_log(service: Worker) -> dict[str, Any]:
+    """Who did what, when: the last 500 lines."""
+    return {"lines": administration.lines(service.database)}
+
+
 @router.get("/tokens", dependencies=FOR_ADMINS)
 def list_tokens(service: Worker) -> dict[str, list[Token]]:
     """All tokens, without their secrets."""
-    known = service.access.all()
-    return {"tokens": [Token(**who._asdict(), label=label) for who, label, _ in known]}
+    return {"tokens": [Token(**who._asdict()) for who in service.access.all()]}
 
 
 @router.post("/tokens", status_code=201, dependencies=FOR_ADMINS, responses=refused(404))
@@ -246,7 +330,9 @@ def make_token(body: NewToken, service: Worker) -> Token:
     return Token(id=name, scope=body.scope, study=body.study, label=body.label, token=token)
 
 
-@router.delete("/tokens/{name}", status_code=204, dependencies=FOR_ADMINS, responses=refused(404))
+@router.delete(
+    "/tokens/{name}", status_code=204, dependencies=FOR_ADMINS, responses=refused(404, 409)
+)
 def revoke(name: StudyId, service: Worker) -> Response:
     """Revoke a token; it ends at every worker within seconds."""
     if not service.access.revoke(name):
@@ -269,6 +355,8 @@ def study_state(studies: Studies, study: str, row: Row | None = None) -> dict[st
         "steps_released": row["release"],
         "window_ends": row["deadline"] if row["status"] == "running" else None,
         "parameters": released,
+        "content": reading.contentment(design, studies.history(row["number"])),
+        "forecast": design.spec.forecast()._asdict(),
         "privacy": {
             "epsilon": plan.epsilon,
             "delta": plan.delta,
@@ -285,100 +373,3 @@ def report_of(studies: Studies, study: str) -> str:
     """The report of a finished study, as a page."""
     title = f"Study {studies.row(study)['name']}"
     return render(of_result(studies.result(study), title, None, None, None))
-
-
-# -- refusals -----------------------------------------------------------------------------------
-
-_OF_STATUS = {
-    Status.LATE: (410, "the step of this question is over: an answer counts if it came before."),
-    Status.OVER: (410, "the study is over."),
-    Status.UNKNOWN: (404, "no such question is open."),
-}
-
-_OF_HTTP = {
-    400: ("malformed", "the body cannot be read."),
-    404: ("not_found", "there is nothing here."),
-    405: ("not_allowed", "this method is not allowed here."),
-}
-
-
-def refusal(status: int, code: str, message: str, **headers: str) -> JSONResponse:
-    """A refusal as a response."""
-    return JSONResponse({"error": {"code": code, "message": message}}, status, headers=headers)
-
-
-def too_large() -> JSONResponse:
-    """The refusal of a body that is longer than allowed."""
-    return refusal(413, "too_large", "the body is larger than allowed.", Connection="close")
-
-
-def of_status(status: Status) -> tuple[int, dict[str, str]]:
-    """The refusal of an answer that was not accepted."""
-    number, message = _OF_STATUS[status]
-    return number, {"code": str(status), "message": message}
-
-
-def of_error(error: Exception) -> tuple[int, str, str]:
-    """Status, code and message for an error that this package raised on purpose."""
-    if isinstance(error, Forbidden):
-        return error.status, "unauthorized" if error.status == 401 else "forbidden", str(error)
-    kinds: tuple[tuple[type[Exception], int, str], ...] = (
-        (NoSuchStudy, 404, "no_such_study"),
-        (UnknownQuestion, 401, "unknown_question"),
-        (WrongState, 409, "wrong_state"),
-        (BudgetExceeded, 409, "budget"),
-        (LedgerError, 409, "ledger"),
-        (TooMany, 429, "too_many"),
-        (Unavailable, 503, "unavailable"),
-        (InvalidArgument, 422, "invalid"),
-        (VacuousPlan, 422, "invalid"),
-    )
-    for kind, status, code in kinds:
-        if isinstance(error, kind):
-            return status, code, str(error)
-    if is_passing(error):
-        return 503, "unavailable", "the database does not answer: try again."
-    return 500, "internal", "something went wrong here; it was logged."
-
-
-def refuse(error: Exception) -> JSONResponse:
-    """The response to an error; one that is the service's own fault is logged."""
-    status, code, message = of_error(error)
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    if status in (429, 503):
-        headers["Retry-After"] = "1"
-    if status >= 500:
-        log.error("a request failed", extra={"error": type(error).__name__, "where": where(error)})
-    return refusal(status, code, message, **headers)
-
-
-def install(app: FastAPI) -> None:
-    """Answer every error with a refusal."""
-
-    async def known(_: Request, error: Exception) -> JSONResponse:
-        return refuse(error)
-
-    async def malformed(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        return refusal(422, "invalid", _said(error.errors()[0]))
-
-    async def unmatched(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        code, message = _OF_HTTP.get(error.status_code, ("refused", "this was refused."))
-        return refusal(error.status_code, code, message, **dict(error.headers or {}))
-
-    app.add_exception_handler(RequestValidationError, malformed)
-    app.add_exception_handler(HTTPException, unmatched)
-    app.add_exception_handler(BlindstepError, known)
-
-
-def _said(error: dict[str, Any]) -> str:
-    """What is wrong with a body, by the names of our fields and the rule that it breaks."""
-    if error["type"] == "json_invalid" and error["loc"][:1] == ("body",):
-        return "the body is not JSON."
-    if error["type"] == "missing" and error["loc"] == ("body",):
-        return "the body is missing: send JSON."
-    if error["type"] == "extra_forbidden":
-        return "the body has a field that is not known here."
-    named = [str(part) for part in error["loc"] if isinstance(part, int) or part in NAMES]
-    return f"{'.'.join(named)}: {error['msg']}."

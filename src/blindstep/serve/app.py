@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator
 from importlib.metadata import version
@@ -10,13 +11,14 @@ from importlib.resources import files
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from blindstep.serve import api, dashboard
+from blindstep.serve import api, dashboard, refusals, traces
 from blindstep.serve.api import Worker
-from blindstep.serve.observe import metrics, note, set_up_logs
+from blindstep.serve.hot import Hot
+from blindstep.serve.observe import metrics, note, of_request
 from blindstep.serve.service import Service, Settings
 
 
@@ -42,27 +44,17 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    api.install(app)
+    refusals.install(app)
     app.include_router(api.router)
     app.include_router(dashboard.router)
     app.mount("/static", StaticFiles(directory=str(files("blindstep.serve") / "static")))
-
-    @app.get("/healthz", include_in_schema=False)
-    async def healthz() -> PlainTextResponse:
-        """The process answers."""
-        return PlainTextResponse("ok\n")
-
-    @app.get("/readyz", include_in_schema=False)
-    def readyz(service: Worker) -> PlainTextResponse:
-        """The database answers, and steps are being closed."""
-        ready = service.ready()
-        return PlainTextResponse("ready\n" if ready else "not ready\n", 200 if ready else 503)
 
     @app.get("/metrics", include_in_schema=False, dependencies=[api.only("admin", "metrics")])
     def prometheus(service: Worker) -> Response:
         """The metrics of all workers on this host."""
         return Response(metrics(service.studies), media_type="text/plain; version=0.0.4")
 
+    app.add_middleware(Hot)
     if settings.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -93,6 +85,8 @@ class Boundary:
         claimed = dict(scope["headers"]).get(b"content-length", b"0")
         began, seen = time.perf_counter(), 0
         status = None  # of the response, once it has begun
+        name = os.urandom(8).hex()
+        of_request.set(name)
 
         async def counted() -> Message:
             nonlocal seen
@@ -103,7 +97,9 @@ class Boundary:
         async def noted(message: Message) -> None:
             nonlocal status
             if seen <= most or status:  # what the app says of a body that was cut off is not sent
-                status = message.get("status", status)
+                if "status" in message:
+                    status = message["status"]
+                    message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
                 await send(message)
 
         try:
@@ -112,17 +108,17 @@ class Boundary:
             else:
                 seen = most + 1
         except Exception as error:
-            response = api.refuse(error)
+            response = refusals.refuse(error)
             if not status:
                 await response(scope, receive, noted)
         finally:
             if seen > most and not status:
                 status = 413
-                await api.too_large()(scope, receive, send)
+                await refusals.too_large()(scope, receive, send)
             note(scope, status or 500, time.perf_counter() - began)
 
 
 def build() -> FastAPI:
     """The app with the settings of the environment: what each uvicorn worker calls."""
-    set_up_logs()
+    traces.begin()
     return create_app(Settings.from_environment())

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.errors import BlindstepError, InvalidArgument, answers_typos
 
 _BUSY = (429, 502, 503, 504)
 
@@ -85,29 +85,69 @@ class Client:
 
     # -- what an operator does ------------------------------------------------------------------
 
+    @answers_typos
     def create(
         self,
         name: str,
         parameters: Mapping[str, tuple[float, float]] | list[dict[str, Any]],
         *,
-        people: int,
         epsilon: float,
-        **rest: Any,
+        people: int | None = None,
+        traffic: Mapping[str, float] | None = None,
+        answer: Mapping[str, Any] | None = None,
+        window_seconds: float | None = None,
+        people_per_step: int | None = None,
+        control: float | None = None,
+        most_change: float | None = None,
+        neighbours: str | None = None,
+        delta: float | None = None,
+        cohort: str | None = None,
+        budget_epsilon: float | None = None,
+        despite_noise: bool | None = None,
     ) -> dict[str, Any]:
-        """Make a study. `parameters` are {name: (low, high)}, or the full form of the API."""
+        """Make a study; what is left out is as the service has it.
+
+            study = admin.create("Films", {"comedy": (-1, 1)}, people=10_000, epsilon=1)
+
+        Args:
+            name: what people call it.
+            parameters: {name: (low, high)}, or the full form of the API, with starts.
+            epsilon: the budget of a person.
+            people: how many are expected.
+            traffic: instead, {"visitors_per_day": ..., "response_rate": ..., "days": ...}.
+            answer: {"kind": "vote"}, "rating", "number" or "comparison", with its range.
+            window_seconds: how long a step asks people; a day.
+            people_per_step: how many are expected in one; a sixteenth of all.
+            control: share of the people who see the start and where the study stands.
+            most_change: how far a shown parameter may be from there, as a share of its range.
+            neighbours: what epsilon is about: a person "replace"d, or one who stays away ("zero-out").
+            delta: left out, at most a hundredth of 1 / people.
+            cohort: whose ledger: studies on the same people share one.
+            budget_epsilon: what all studies of the cohort may spend.
+            despite_noise: make it although its forecast says that noise would win.
+        """
+        said = {each: given for each, given in locals().items() if given is not None}
         if isinstance(parameters, Mapping):
+            for each, ends in parameters.items():
+                if len(ends) != 2:
+                    raise ValueError(f"the range of {each!r} must be (low, high), got {ends!r}.")
             pairs = parameters.items()
             parameters = [{"name": each, "low": low, "high": high} for each, (low, high) in pairs]
-        asked = {"name": name, "parameters": parameters, "people": people, "epsilon": epsilon}
-        return self.call("POST", "/v1/studies", asked | rest, again=False)
+        del said["self"]
+        asked = said | {"parameters": parameters}
+        return self.call("POST", "/v1/studies", asked, again=False)
 
     def study(self, study: str) -> dict[str, Any]:
         """The state of a study."""
         return self.call("GET", f"/v1/studies/{quote(study)}")
 
     def studies(self) -> list[dict[str, Any]]:
-        """All studies."""
-        return self.call("GET", "/v1/studies")["studies"]
+        """All studies, the newest first."""
+        found, part = [], self.call("GET", "/v1/studies")
+        while part["next"] is not None:
+            found += part["studies"]
+            part = self.call("GET", f"/v1/studies?before={part['next']}")
+        return found + part["studies"]
 
     def pause(self, study: str) -> dict[str, Any]:
         """Ask nobody new, and hold the end of the window."""

@@ -16,30 +16,47 @@ that nobody committed was seen by nobody.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 import logging
 import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
 from blindstep.serve import schema
 from blindstep.serve.accounts import LedgerPort, open_ledger, votes_name
+from blindstep.serve.database import is_passing
 from blindstep.serve.design import Design, Votes
-from blindstep.serve.keys import Address, number_of
+from blindstep.serve.keys import Address, DamagedVote, number_of
+from blindstep.serve.observe import damaged
 from blindstep.serve.schema import Row
 from blindstep.serve.studies import THAWED, Studies, change, delete_votes, end
 
 _log = logging.getLogger("blindstep.serve")
-# How often a worker looks for windows that have ended, and for how many seconds it holds a step that it
-# releases: so long, and longer for many votes.
-_LOOK_EVERY, _HELD, _HELD_FOR_EACH = 0.25, 5.0, 1 / 10_000
+# How often a worker looks for windows that have ended, for how many seconds it holds a step that it
+# releases, and how often it says that it still does: so one that stops is replaced soon, however many
+# votes there are.
+_LOOK_EVERY, _HELD, _STILL_HELD = 0.25, 5.0, 1.5
+# Seconds that it waits for a study's lock, which another host may have stopped with.
+_PATIENCE = 1.0
+# Votes that are read in one go. Between two goes others have their turn: a million votes take seconds.
+_AT_ONCE = 500
 # Steps that a worker has under way, and how many of them it works at: the rest wait for ticks.
 _MOST_AT_ONCE, _MOST_AT_WORK = 64, 2
 _SALT = 16
+_COLUMNS = schema.studies.c
+_LOOKED_AT = sa.select(
+    *(_COLUMNS[name] for name in ("number", "id", "status", "release", "frozen")),
+    *(_COLUMNS[name] for name in ("deadline", "held_until")),
+)
 
 
 def freeze(studies: Studies, number: int, holder: str) -> bool:
@@ -48,14 +65,35 @@ def freeze(studies: Studies, number: int, holder: str) -> bool:
     Says whether `holder` now holds it. The salt is drawn when the step is frozen, and not again.
     """
     with studies.database.begin() as connection:
-        row = studies.database.locked(connection, number)
+        row = studies.database.locked(connection, number, patience=_PATIENCE)
         now = studies.database.now(connection)
         if row is None or row["status"] != "running" or not _due(row, now):
             return False
-        until = now + _HELD + _HELD_FOR_EACH * studies.design(number).planned
         salt = row["salt"] if row["frozen"] else os.urandom(_SALT)
-        change(connection, number, frozen=1, salt=salt, holder=holder, held_until=until)
+        change(connection, number, frozen=1, salt=salt, holder=holder, held_until=now + _HELD)
         return True
+
+
+@contextlib.contextmanager
+def still_held(studies: Studies, number: int, holder: str) -> Iterator[None]:
+    """Say every now and then that `holder` is still at work on a frozen step."""
+    ended = threading.Event()
+    mine = (_COLUMNS.number == number) & (_COLUMNS.holder == holder) & (_COLUMNS.frozen == 1)
+
+    def say() -> None:
+        while not ended.wait(_STILL_HELD):
+            # If it fails, another worker may take over, and this one cannot commit: nothing is lost.
+            with contextlib.suppress(Exception), studies.database.begin() as connection:
+                until = studies.database.now(connection) + _HELD
+                held = sa.update(schema.studies).where(mine).values(held_until=until)
+                connection.execute(held)
+
+    saying = threading.Thread(target=say, name="blindstep-holder", daemon=True)
+    saying.start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def _due(row: Row, now: float) -> bool:
@@ -78,6 +116,7 @@ def release(
     design, position, salt = studies.design(number), row["release"], bytes(row["salt"])
     design.compile(len(votes))
     state = design.state(studies.snapshot(number, position)[0])
+    history = studies.history(number) if position + 1 == design.releases else []
     name = votes_name(secrets, row["id"], position, salt, votes.ravel())
     noise = secrets.noise(row["id"], row["attempt"], position, salt, name)
     port = LedgerPort(row, secrets, salt)
@@ -87,11 +126,12 @@ def release(
         now = database.locked(connection, number)
         if now is None or not _still_waits(row, now):
             return False
-        database.working(connection, _HELD + _HELD_FOR_EACH * design.planned)
         port.ledger = open_ledger(connection, row["cohort"])
-        made = design.release(gate, state, votes)
+        with database.working(connection):
+            made = design.release(gate, state, votes, history)
         stored = {"study": number, "release": position, "state": made.state}
-        connection.execute(sa.insert(schema.releases), stored | {"outcome": made.to_json()})
+        outcome = json.dumps(made.outcome)
+        connection.execute(sa.insert(schema.releases), stored | {"outcome": outcome})
         deadline = _next_deadline(row, database.now(connection), design)
         change(connection, number, release=position + 1, deadline=deadline, **THAWED)
         if position + 1 == design.releases:
@@ -106,6 +146,12 @@ def _next_deadline(row: Row, now: float, design: Design) -> float:
     """When the next window ends: on a grid that was fixed before, however long the release took."""
     length = design.spec.window_seconds
     return row["deadline"] + length * max(1, math.ceil((now - row["deadline"]) / length))
+
+
+def _far_off(row: Row, studies: Studies) -> bool:
+    """Whether a window ends later than one that begins now would: a clock had jumped, and is back."""
+    design = studies.kept.known(row["number"])
+    return design is not None and row["deadline"] > row["now"] + design.spec.window_seconds + 1.0
 
 
 def until_tick(row: Row, now: float, tick: float) -> float:
@@ -134,15 +180,39 @@ def _read_votes(studies: Studies, row: Row) -> Votes:
         sa.select(votes.person, votes.part, votes.sealed)
         .join_from(schema.votes, schema.asked, same & (asked.release == votes.release))
         .where(votes.study == number, votes.release == release)
-        .order_by(votes.person)
+        .order_by(votes.person, votes.part)
+        .limit(_AT_ONCE)
     )
-    unseal, losses = studies.secrets.unseal, dict[bytes, list[float]]()
-    with studies.database.read() as connection:
-        for person, part, sealed in connection.execute(chosen):
-            own = losses.setdefault(bytes(person), [math.nan, math.nan])
-            own[part] = unseal(Address(number, release, bytes(person), part), bytes(sealed))
-    rows = [[number_of(person), *own] for person, own in losses.items()]
-    return np.asarray(rows, float).reshape(-1, 3)
+
+    def frozen() -> Iterator[Any]:
+        """In goes, so that little is in memory, and others have their turn in between."""
+        some = chosen
+        while True:
+            with studies.database.read() as connection:
+                found = connection.execute(some).all()
+            yield from found
+            if len(found) < _AT_ONCE:
+                return
+            time.sleep(0.001)
+            last = sa.tuple_(sa.literal(bytes(found[-1].person)), sa.literal(found[-1].part))
+            some = chosen.where(sa.tuple_(votes.person, votes.part) > last)
+
+    unseal, design, rows = studies.secrets.unseal, studies.design(number), array("d")
+    for whose, own in itertools.groupby(frozen(), lambda vote: bytes(vote.person)):
+        losses = [math.nan, math.nan]
+        for _, part, sealed in own:
+            try:
+                losses[part] = unseal(Address(number, release, whose, part), bytes(sealed))
+            except DamagedVote:  # it stays NaN: this person counts 0, and nobody else is touched
+                damaged.inc()
+                _log.error("a stored vote is damaged: it counts 0", extra={"study": row["id"]})
+        rows.extend((number_of(whose), design.role(whose, release), *_both(design, losses)))
+    return np.frombuffer(rows, float).reshape(-1, 4)
+
+
+def _both(design: Design, own: list[float]) -> list[float]:
+    """A person's two losses: those of a comparison follow from its one answer."""
+    return own if design.spec.answer.questions == 2 else [own[0], 1.0 - own[0]]
 
 
 class StepCloser(threading.Thread):
@@ -160,6 +230,8 @@ class StepCloser(threading.Thread):
         self._at_work = threading.Semaphore(_MOST_AT_WORK)
         self._forgetting = True  # whether deleted votes may still be in the write-ahead log
         self.last_check = time.monotonic()
+        # Studies that could not be served the last time: number and error.
+        self.troubled: dict[int, str] = {}
 
     def end(self) -> None:
         """End after what is under way."""
@@ -183,7 +255,11 @@ class StepCloser(threading.Thread):
     def _look(self) -> None:
         alive = {number: each for number, each in self._under_way.items() if each.is_alive()}
         self._under_way = alive
-        for row in self.look_at_all():
+        rows = self.look_at_all()
+        self._studies.kept.let_go({row["number"] for row in rows})
+        for row in rows:
+            if _far_off(row, self._studies):
+                self._each(row, lambda row: self._studies.end_window_in_time(row["number"]))
             if not _due(row, row["now"]):
                 self._each(row, lambda row: self._studies.step(row).prepare())
             elif row["number"] not in alive and len(alive) < _MOST_AT_ONCE:
@@ -196,17 +272,20 @@ class StepCloser(threading.Thread):
             self._forgetting |= not self._studies.database.forget()
 
     def look_at_all(self) -> list[Row]:
-        """Rows of the studies that run, and what time it is."""
-        with self._studies.database.read() as connection:
-            now = self._studies.database.now(connection)
-            chosen = sa.select(schema.studies).where(schema.studies.c.status == "running")
-            return [{**row, "now": now} for row in connection.execute(chosen).mappings()]
+        """What there is to know of the studies that run, and what time it is."""
+        database = self._studies.database
+        chosen = _LOOKED_AT.add_columns(database.clock()).where(_COLUMNS.status == "running")
+        with database.read() as connection:
+            return list(connection.execute(chosen).mappings())
 
     def _each(self, row: Row, what: Callable[[Row], object]) -> None:
         """One study that cannot be served does not keep others from being served."""
         try:
             what(row)
+            self.troubled.pop(row["number"], None)
         except Exception as error:
+            if not is_passing(error):  # a database that is away is everybody's trouble
+                self.troubled[row["number"]] = type(error).__name__
             _log.error(
                 "a step cannot be closed or opened: it is tried again",
                 extra={"study": row["id"], "error": type(error).__name__},
@@ -214,10 +293,10 @@ class StepCloser(threading.Thread):
 
     def close(self, row: Row) -> None:
         """Freeze a step, or take over one that nobody holds any more, and release it."""
-        number = row["number"]
-        with self._at_work:
-            if freeze(self._studies, number, self._holder):
-                self._forgetting |= release(self._studies, number, self._holder, self._wait)
+        number, studies = row["number"], self._studies
+        if freeze(studies, number, self._holder):
+            with still_held(studies, number, self._holder), self._at_work:
+                self._forgetting |= release(studies, number, self._holder, self._wait)
 
     def _wait(self, row: Row) -> None:
         """Wait for the tick, while others work."""

@@ -1,4 +1,4 @@
-"""The dashboard: pages, forms and SVG charts, without a script and with nothing from elsewhere.
+"""The dashboard: pages and forms, without a script and with nothing from elsewhere.
 
 It is for admins. All that it shows is public or follows from what is: parameters, noise, spending, and
 how far what was heard stands out of the noise. How many people came is counted nowhere.
@@ -7,7 +7,7 @@ how far what was heard stands out of the noise. How many people came is counted 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,12 +17,26 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from pydantic import ValidationError
 
 from blindstep.errors import BlindstepError, InvalidArgument
+from blindstep.serve import administration, charts, reading
 from blindstep.serve.access import Forbidden
-from blindstep.serve.api import StudyId, Worker, address_of, list_studies, report_of, study_state
+from blindstep.serve.api import (
+    Earlier,
+    StudyId,
+    Worker,
+    address_of,
+    audit,
+    list_studies,
+    report_of,
+    study_state,
+)
+from blindstep.serve.api_page import operations
+from blindstep.serve.identity import RETURN, NotSignedIn
+from blindstep.serve.observe import log
+from blindstep.serve.service import Service
 from blindstep.serve.spec import StudySpec
 from blindstep.serve.studies import Studies
 
-COOKIE = "blindstep_session"
+COOKIE, _UNDER_WAY = "blindstep_session", "blindstep_sign_in"
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -39,13 +53,23 @@ _pages = Environment(
     lstrip_blocks=True,
 )
 _pages.filters["short"] = lambda value: f"{value:.3g}"
+_pages.filters["percent"] = lambda value: f"{100 * value:.0f}%"
+_pages.filters["moment"] = lambda at: f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
 _pages.filters["thousands"] = lambda value: f"{value:,}"
 
 
 def signed_in(request: Request, service: Worker) -> None:
-    """Let an admin with a cookie pass; send anyone else to the sign-in page."""
-    if service.access.of_session(request.cookies.get(COOKIE, "")) is None:
+    """Let an admin with a cookie pass, and a viewer who looks; send anyone else to the sign-in page.
+
+    What an admin is about to change is written into the audit log.
+    """
+    principal = service.sessions.holder(request.cookies.get(COOKIE, ""))
+    if principal is None:
         raise HTTPException(303, headers={"Location": "/login", "Cache-Control": "no-store"})
+    if request.method != "GET":
+        if principal.scope != "admin":
+            raise Forbidden(403)
+        audit(request, service, principal)
 
 
 async def form(request: Request) -> dict[str, str]:
@@ -74,37 +98,96 @@ def _to(path: str) -> RedirectResponse:
     return RedirectResponse(path, 303, headers={"Cache-Control": "no-store"})
 
 
+def _sign_in_page(service: Service, status: int = 200, error: str | None = None) -> HTMLResponse:
+    return _page("login.html", status, error=error, provider=service.provider is not None)
+
+
+def _signed_in(response: Response, cookie: str, service: Service) -> Response:
+    """The response that sets the cookie of a session."""
+    secure = service.settings.secure_cookies
+    response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", secure=secure)
+    return response
+
+
 @router.get("/login")
-def login_page() -> HTMLResponse:
+def login_page(service: Worker) -> HTMLResponse:
     """The form for the admin token."""
-    return _page("login.html")
+    return _sign_in_page(service)
 
 
 @router.post("/login")
 def login(fields: Fields, request: Request, service: Worker) -> Response:
     """Sign in with an admin token."""
     service.anonymous.take(address_of(request))
-    cookie = service.access.session(fields.get("token", "").strip())
+    name = service.secrets.token_name(fields.get("token", "").strip())
+    principal = service.access.look_up(name)
+    cookie = None if principal is None else service.sessions.open(principal, principal.id)
     if cookie is None:
-        return _page("login.html", 401, error="This is not an admin token.")
-    response = _to("/")
+        return _sign_in_page(service, 401, "This is not an admin token.")
+    return _signed_in(_to("/"), cookie, service)
+
+
+@router.get("/login/provider")
+def to_provider(request: Request, service: Worker) -> Response:
+    """Send somebody to the provider of identities, with a cookie for the way back."""
+    service.anonymous.take(address_of(request))
+    if service.provider is None:
+        raise HTTPException(404)
+    try:
+        under_way = service.provider.begin()
+    except NotSignedIn as error:
+        return _sign_in_page(service, error.status, str(error))
+    response = _to(under_way.address)
     secure = service.settings.secure_cookies
-    response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", secure=secure)
+    # Lax: the way back begins at the provider's page.
+    response.set_cookie(
+        _UNDER_WAY, under_way.cookie, path=RETURN, httponly=True, samesite="lax", secure=secure
+    )
+    return response
+
+
+@router.get(RETURN)
+def from_provider(request: Request, service: Worker) -> Response:
+    """Sign in whoever the provider says may come in."""
+    service.anonymous.take(address_of(request))
+    if service.provider is None:
+        raise HTTPException(404)
+    begun = request.cookies.get(_UNDER_WAY, "")
+    try:
+        principal = service.provider.finish(dict(request.query_params), begun)
+    except NotSignedIn as error:
+        log.warning("not signed in", extra={"error": type(error.__cause__ or error).__name__})
+        response: Response = _sign_in_page(service, error.status, str(error))
+    else:
+        administration.note(service.database, principal, "sign_in", detail=principal.scope)
+        cookie = service.sessions.open(principal)
+        assert cookie is not None
+        # A page of ours that goes on by itself: a redirect would still be the provider's request,
+        # with which a browser sends no strict cookie.
+        response = _signed_in(_page("signed_in.html", who=principal.label), cookie, service)
+    response.delete_cookie(_UNDER_WAY, path=RETURN)
     return response
 
 
 @router.post("/logout")
-def logout(_: Fields) -> Response:
-    """Sign out."""
+def logout(_: Fields, request: Request, service: Worker) -> Response:
+    """Sign out: the cookie opens nothing any more, wherever a copy of it is."""
+    service.sessions.close(request.cookies.get(COOKIE, ""))
     response = _to("/login")
     response.delete_cookie(COOKIE)
     return response
 
 
+@router.get("/docs")
+def docs(request: Request) -> Response:
+    """The page about the API."""
+    return _page("api.html", operations=operations(request.app.openapi()))
+
+
 @pages.get("/")
-def home(service: Worker) -> Response:
-    """All studies."""
-    return _page("home.html", **list_studies(service))
+def home(service: Worker, before: Earlier = None) -> Response:
+    """The studies, the newest first."""
+    return _page("home.html", before=before, **list_studies(service, before))
 
 
 @pages.get("/new")
@@ -123,6 +206,12 @@ def new(fields: Fields, service: Worker) -> Response:
     except (BlindstepError, ValueError) as error:
         return _page("new.html", 422, fields=fields, error=str(error))
     return _to(f"/studies/{study}")
+
+
+@pages.get("/audit")
+def audit_page(service: Worker) -> Response:
+    """Who did what, when."""
+    return _page("audit.html", lines=administration.lines(service.database))
 
 
 @pages.get("/studies/{study}")
@@ -170,7 +259,7 @@ def _content(studies: Studies, study: str) -> dict[str, Any]:
     row = studies.row(study)
     state, design = study_state(studies, study, row), studies.design(study)
     history = studies.history(design.number)
-    noise = design.noise_on_parameters(history)
+    noise = reading.noise_on_parameters(design, history)
     pictures = []
     for place, parameter in enumerate(design.spec.parameters):
         values = [parameter.begins, *(each["parameters"][parameter.name] for each in history)]
@@ -180,14 +269,17 @@ def _content(studies: Studies, study: str) -> dict[str, Any]:
                 "name": parameter.name,
                 "now": values[-1],
                 "noise": spread[-1] if spread else 0.0,
-                **path(parameter.low, parameter.high, values, spread, state["steps"]),
+                **charts.path(parameter.low, parameter.high, values, spread, state["steps"]),
             }
         )
     ends = state["window_ends"]
     return {
         "study": state,
         "pictures": pictures,
-        "signal": signal(design.heard(history), state["steps"]) if history else None,
+        "signal": charts.signal(reading.heard(design, history), state["steps"])
+        if history
+        else None,
+        "content": charts.content(state["content"], state["steps"]),
         "left": None if ends is None else max(0, int(ends - time.time())),
         "history": history,
         "plan": design.plan,
@@ -208,62 +300,29 @@ def _spec(fields: dict[str, str]) -> StudySpec:
     if answer["kind"] != "vote":
         given = {name: fields[name] for name in ("low", "high", "better") if fields.get(name)}
         answer |= given
-    return StudySpec.model_validate(
-        {
-            "name": fields.get("name", ""),
-            "parameters": parameters,
-            "people": fields.get("people", ""),
-            "epsilon": fields.get("epsilon", ""),
-            "people_per_step": fields.get("people_per_step") or None,
-            "window_seconds": 3600.0 * float(fields.get("hours") or 24),
-            "answer": answer,
-        }
-    )
+    asked: dict[str, Any] = {
+        "name": fields.get("name", ""),
+        "parameters": parameters,
+        "epsilon": fields.get("epsilon", ""),
+        "people_per_step": fields.get("people_per_step") or None,
+        "answer": answer,
+        "control": float(fields.get("control") or 5) / 100.0,
+        "most_change": float(fields.get("most_change") or 100) / 100.0,
+        "despite_noise": "despite_noise" in fields,
+    }
+    if fields.get("hours"):
+        asked["window_seconds"] = 3600.0 * float(fields["hours"])
+    if fields.get("visitors_per_day"):
+        names = ("visitors_per_day", "days")
+        traffic = {name: fields.get(name, "") for name in names}
+        rate = float(fields.get("response_rate") or 100) / 100.0
+        asked["traffic"] = traffic | {"response_rate": rate}
+    if fields.get("people") or "traffic" not in asked:
+        asked["people"] = fields.get("people", "")
+    return StudySpec.model_validate(asked)
 
 
 def _said(error: ValidationError) -> str:
     """What is wrong with a form, field by field."""
     first = error.errors()[0]
     return f"{' '.join(str(part) for part in first['loc'])}: {first['msg']}."
-
-
-# Where charts.html draws inside a picture: from the left and from the top, and how wide and tall.
-_LEFT, _TOP, _WIDE, _TALL = 46, 10, 304, 116
-
-
-def path(
-    low: float, high: float, values: Sequence[float], noise: Sequence[float], steps: int
-) -> dict[str, Any]:
-    """The points of a line over the steps, and of a band of one standard deviation of the noise.
-
-    `values` begins with the start; `noise` has one entry less.
-    """
-
-    def point(step: int, value: float) -> tuple[float, float]:
-        share = (min(max(value, low), high) - low) / (high - low)
-        return _LEFT + _WIDE * step / max(steps, 1), _TOP + _TALL * (1.0 - share)
-
-    spread = list(zip(values, [0.0, *noise], strict=True))
-    above = [point(i, value + s) for i, (value, s) in enumerate(spread)]
-    below = [point(i, value - s) for i, (value, s) in enumerate(spread)]
-    return {
-        "low": low,
-        "high": high,
-        "marks": [(point(step, low)[0], step) for step in (0, steps // 2, steps)],
-        "band": above + below[::-1],
-        "line": [point(i, value) for i, value in enumerate(values)],
-    }
-
-
-def signal(heard: Sequence[float], steps: int) -> dict[str, Any]:
-    """The bars of what each step heard, in lengths of the noise; a line shows where noise alone is."""
-    top = max(2.0, *heard)
-    width = _WIDE / max(steps, 12)
-    return {
-        "top": top,
-        "noise": _TOP + _TALL * (1.0 - 1.0 / top),
-        "bars": [(_LEFT + width * i + 1, _TALL * each / top) for i, each in enumerate(heard)],
-        "width": max(width - 2, 1),
-        "latest": heard[-1],
-        "steps": steps,
-    }

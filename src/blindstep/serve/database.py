@@ -1,7 +1,7 @@
 """The database of a service: SQLite in one file, or PostgreSQL. Workers meet nowhere else.
 
 Every change is made by `Database.begin`: one transaction, durable when it returns. What changes a study
-locks it first (`locked`), and so waits for those who ask and answer, who share it (`shared`). SQLite
+locks it first (`locked`), and so waits for those who ask and answer, who share it (`turns`). SQLite
 has one writer at a time, so there BEGIN IMMEDIATE is that lock; its journal is a write-ahead log, so
 that readers never wait.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
@@ -22,7 +23,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError
 
 from blindstep.errors import BlindstepError, InvalidArgument
 from blindstep.ledger.files import taking_turns
@@ -43,7 +44,12 @@ _KEEPALIVES = {
     "keepalives_count": 3,
     "tcp_user_timeout": int(1000 * _PATIENCE),
 }
-_ADVISORY_LOCK = 0x626C696E  # workers that start together migrate one after the other
+# Said in each transaction, for this transaction alone.
+GUARDS = (
+    f"set_config('lock_timeout', '{int(1000 * _PATIENCE)}', true), "
+    f"set_config('idle_in_transaction_session_timeout', '{int(1000 * _IDLE)}', true)"
+)
+ADVISORY_LOCK = 0x626C696E  # workers that start together migrate one after the other
 
 
 class SchemaUnknown(BlindstepError):
@@ -53,7 +59,7 @@ class SchemaUnknown(BlindstepError):
 class Database:
     """An engine with the few statements that differ between SQLite and PostgreSQL."""
 
-    def __init__(self, url: str, *, connections: int = 4) -> None:
+    def __init__(self, url: str, *, connections: int = 12) -> None:
         """Nothing is opened before it is needed. `url` is sqlite:///PATH or postgresql://..."""
         try:
             address = sa.make_url(url)
@@ -74,7 +80,7 @@ class Database:
             # A prepared statement keeps the plan that was made for it, perhaps while a table was
             # small, and would go by the wrong index when it has millions of rows.
             connect = {"connect_timeout": 5, "prepare_threshold": None, **_KEEPALIVES}
-        pool = {"pool_size": connections, "max_overflow": 2}
+        pool = {"pool_size": connections, "max_overflow": 0, "pool_timeout": _PATIENCE}
         try:
             # An error of the database must not repeat what a statement was given.
             self.engine: Engine = sa.create_engine(
@@ -82,7 +88,8 @@ class Database:
             )
         except ModuleNotFoundError as error:
             raise InvalidArgument(
-                f"PostgreSQL needs its driver ({error.name}): pip install 'blindstep[postgres]'."
+                f"PostgreSQL needs its driver ({error.name}): pip install '.[postgres]' in a copy "
+                "of the repository."
             ) from None
         file = address.database if self.kind == "sqlite" else None
         self._file = None if file in (None, "", ":memory:") else file
@@ -90,7 +97,7 @@ class Database:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
-            event.listen(self.engine, "connect", _prepare_postgresql)
+            event.listen(self.engine, "begin", _begin_postgresql)
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -98,14 +105,14 @@ class Database:
     def begin(self) -> Iterator[Connection]:
         """A transaction that writes. It is durable when this returns, or it has not happened."""
         with (
-            self._turn(),
+            self.turn(),
             self.engine.connect().execution_options(writes=True) as connection,
             connection.begin(),
         ):
             yield connection
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
+    def turn(self) -> Iterator[None]:
         """Wait for one's turn to write to an SQLite file.
 
         SQLite itself waits by sleeping, up to 100 ms at a time; a lock on a file beside it is found
@@ -125,28 +132,42 @@ class Database:
         with self.engine.connect() as connection:
             yield connection
 
-    def locked(self, connection: Connection, number: int) -> Row | None:
+    def locked(
+        self, connection: Connection, number: int, *, patience: float = _PATIENCE
+    ) -> Row | None:
         """The row of a study, which nobody else can change or share before this transaction ends."""
         if self.kind == "postgresql":
-            connection.execute(_ALONE, {"number": number})
+            waited = {"number": number, "patience": str(int(1000 * patience))}
+            connection.execute(_ALONE, waited)
         return connection.execute(_STUDY, {"number": number}).mappings().first()
 
-    def working(self, connection: Connection, seconds: float) -> None:
-        """Let this transaction pause for so many seconds more: it computes between two statements."""
-        if self.kind == "postgresql":
-            longest = int(1000 * (_IDLE + seconds))
-            connection.execute(
-                sa.text(f"SET LOCAL idle_in_transaction_session_timeout = {longest}")
-            )
+    @contextlib.contextmanager
+    def working(self, connection: Connection) -> Iterator[None]:
+        """Say a word in this transaction now and then, while something is computed.
 
-    def shared(self, connection: Connection, number: int) -> Row:
-        """The row of a study, which nobody can change before this transaction ends; many may share it.
-
-        A lock on the row would do, but a stream of those who share one keeps out who wants it alone.
+        So PostgreSQL does not take it for that of a host that has stopped; and if the host does stop,
+        the words do too.
         """
-        if self.kind == "postgresql":
-            connection.execute(_TOGETHER, {"number": number})
-        return connection.execute(_STUDY, {"number": number}).mappings().one()
+        if self.kind != "postgresql":
+            yield
+            return
+        ended, driver = threading.Event(), connection.connection.driver_connection
+        assert driver is not None
+
+        def say() -> None:
+            while not ended.wait(_IDLE / 4):
+                with contextlib.suppress(
+                    Exception
+                ):  # what is wrong, the transaction itself finds out
+                    driver.execute("SELECT 1")
+
+        saying = threading.Thread(target=say, name="blindstep-working", daemon=True)
+        saying.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            saying.join()
 
     def forget(self) -> bool:
         """Remove from SQLite's write-ahead log what was deleted; says whether nobody was in the way.
@@ -156,18 +177,27 @@ class Database:
         """
         if self.kind != "sqlite":
             return True
-        with self._turn(), self.engine.connect().execution_options(outside=True) as connection:
+        with self.turn(), self.engine.connect().execution_options(outside=True) as connection:
             # Who reads is waited for, and writers wait meanwhile: not for long.
             connection.exec_driver_sql("PRAGMA busy_timeout=100")
             busy = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
             connection.exec_driver_sql(f"PRAGMA busy_timeout={int(1000 * _PATIENCE)}")
         return not busy
 
+    def try_to_write(self) -> None:
+        """Write something, durably: a database on a full disk can be read and says nothing."""
+        with self.begin() as connection:
+            _put(self, connection, "written", str(time.time()))
+
     def now(self, connection: Connection) -> float:
         """Seconds since 1970, by one clock for all workers where there is one: the database's."""
+        return float(connection.execute(sa.select(self.clock())).scalar_one())
+
+    def clock(self) -> sa.Label[float]:
+        """What `now` reads, as a column."""
         if self.kind == "sqlite":
-            return time.time()
-        return float(connection.execute(_CLOCK).scalar_one())
+            return sa.literal(time.time()).label("now")
+        return sa.literal_column(_CLOCK).label("now")
 
     def insert_new(self, table: sa.Table) -> Any:
         """An INSERT that leaves alone what is there already, without an error."""
@@ -206,6 +236,13 @@ class Database:
         with self.engine.connect() as connection:
             return MigrationContext.configure(connection).get_current_revision()
 
+    def is_empty(self) -> bool:
+        """Whether nothing was ever stored here."""
+        if self._file is not None and not os.path.exists(self._file):
+            return True
+        with self.engine.connect() as connection:
+            return not sa.inspect(connection).get_table_names()
+
     def migrate(self) -> None:
         """Bring an empty or older database to this version's schema; an unknown one is refused.
 
@@ -215,7 +252,7 @@ class Database:
             os.close(os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600))
         with self.begin() as connection:
             if self.kind == "postgresql":
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
             found = MigrationContext.configure(connection).get_current_revision()
             if found is None and sa.inspect(connection).get_table_names():
                 raise SchemaUnknown(
@@ -227,35 +264,66 @@ class Database:
             config.set_main_option("script_location", str(files("blindstep.serve") / "migrations"))
             config.attributes["connection"] = connection
             command.upgrade(config, schema.REVISION)
+            _put(self, connection, "serves_from", f"{schema.REVISION} {schema.SERVES_FROM}")
         self.forget()
 
     def check(self, secrets: Secrets) -> None:
         """Refuse a schema that this version does not know, and a key that is not the database's."""
         found = self.revision()
-        if found != schema.REVISION:
+        if found is None or not _serves(found, self._setting("serves_from")):
             raise _unknown(found)
-        if self._key_name() is None:  # a new one: from now on it belongs to this key
+        if self._setting("key") is None:  # a new one: from now on it belongs to this key
             with self.begin() as connection:
                 new = self.insert_new(schema.settings)
                 connection.execute(new.values(name="key", value=secrets.name))
-        if self._key_name() != secrets.name:
+        if self._setting("key") != secrets.name:
             raise InvalidArgument(
                 "the key does not belong to this database: start with the key file that was made "
                 "with it, or with another database."
             )
 
-    def _key_name(self) -> str | None:
-        chosen = sa.select(schema.settings.c.value).where(schema.settings.c.name == "key")
+    def belongs_to(self, secrets: Secrets) -> str:
+        """What is wrong with schema and key, or nothing: asked every second, in one statement."""
+        with self.read() as connection:
+            found = connection.execute(_REVISION_AND_KEY).first()
+        if found is None or not _serves(found.version_num, found.serves_from):
+            return "the database has another schema"
+        return "" if found.key == secrets.name else "the key is not the database's"
+
+    def _setting(self, name: str) -> str | None:
+        chosen = sa.select(schema.settings.c.value).where(schema.settings.c.name == name)
         with self.read() as connection:
             return connection.execute(chosen).scalar()
 
 
-_EARLIER: tuple[str, ...] = ("0001",)  # revisions that `migrate` can start from
-_CLOCK = sa.text("SELECT extract(epoch FROM clock_timestamp())")
+_EARLIER: tuple[str, ...] = ("0001", "0002", "0003")  # revisions that `migrate` can start from
+_CLOCK = "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
+_REVISION_AND_KEY = sa.text(
+    "SELECT version_num, (SELECT value FROM settings WHERE name = 'key') AS key, "
+    "(SELECT value FROM settings WHERE name = 'serves_from') AS serves_from FROM alembic_version"
+)
 _STUDY = sa.select(schema.studies).where(schema.studies.c.number == sa.bindparam("number"))
-# Locks of PostgreSQL that end with their transaction, and for which all wait in one line.
-_LOCK = f"SELECT pg_advisory_xact_lock%s({_ADVISORY_LOCK}, :number)"
-_ALONE, _TOGETHER = sa.text(_LOCK % ""), sa.text(_LOCK % "_shared")
+# A lock of PostgreSQL that ends with its transaction, and for which all wait in one line. (A lock on
+# the study's row would do, but a stream of those who share one keeps out who wants it alone.)
+_ALONE = sa.text(
+    "SELECT set_config('lock_timeout', :patience, true), "
+    f"pg_advisory_xact_lock({ADVISORY_LOCK}, :number)"
+)
+
+
+def _serves(found: str, serves_from: str | None) -> bool:
+    """Whether this version can work on these tables: its own, or later ones that allow it."""
+    if found == schema.REVISION:
+        return True
+    revision, _, oldest = (serves_from or "").partition(" ")
+    return found == revision and found > schema.REVISION >= oldest > ""
+
+
+def _put(database: Database, connection: Connection, name: str, value: str) -> None:
+    """Write a setting, whether it is there or not."""
+    dialect = sqlite if database.kind == "sqlite" else postgresql
+    made = dialect.insert(schema.settings).values(name=name, value=value)
+    connection.execute(made.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
 
 
 def _unknown(found: str | None) -> SchemaUnknown:
@@ -267,9 +335,9 @@ def _unknown(found: str | None) -> SchemaUnknown:
 
 def is_passing(error: Exception) -> bool:
     """Whether a statement failed because the database was away, locked or full: try again later."""
-    return isinstance(error, OperationalError) or bool(
-        getattr(error, "connection_invalidated", False)
-    )
+    # SQLAlchemy's own, or the driver's, which has the same name in all drivers.
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return "OperationalError" in names or bool(getattr(error, "connection_invalidated", False))
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
@@ -287,12 +355,10 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
     cursor.close()
 
 
-def _prepare_postgresql(connection: Any, _: Any) -> None:
-    # Said once connected: PgBouncer refuses it as an option of the connection.
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET lock_timeout = {int(1000 * _PATIENCE)}")
-        cursor.execute(f"SET idle_in_transaction_session_timeout = {int(1000 * _IDLE)}")
-    connection.commit()
+def _begin_postgresql(connection: Connection) -> None:
+    # In each transaction: of a session PgBouncer lends each transaction another one, and it refuses
+    # these as options of a connection.
+    connection.exec_driver_sql(f"SELECT {GUARDS}")
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -10,11 +10,10 @@ have one release.
 from __future__ import annotations
 
 import json
-import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,18 +22,22 @@ from jaxtyping import Float
 
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.estimators import from_values
+from blindstep.estimate.watching import BESIDE, NOW_FIRST, START_FIRST, Watching
 from blindstep.losses.pytrees import ParameterSpace
-from blindstep.optimize.machine import State, StepInfo
+from blindstep.optimize.machine import State
 from blindstep.planning.plan import Plan
 from blindstep.private.gate import Gate, Port
 from blindstep.private.noise import Keys, NoiseKey, fresh_keys, public_key
 from blindstep.private.schedule import Kind
-from blindstep.run.loop import step_from_answers, traced
+from blindstep.run.loop import traced
 from blindstep.run.query import points_at
-from blindstep.run.result import Result, result_of
-from blindstep.serve.keys import number_of
-from blindstep.serve.schema import Row
+from blindstep.serve import reading
+from blindstep.serve.keys import number_of, share_of, turn_of
+from blindstep.serve.programs import program_of
 from blindstep.serve.spec import StudySpec
+
+if TYPE_CHECKING:
+    from blindstep.serve.schema import Row
 
 # People whose points are made at once, which must always be as many: the last bits of a point depend
 # on it. And the bytes of points that are kept, of which a person's place in the table takes some.
@@ -42,21 +45,28 @@ _CHUNK, _KEPT_BYTES, _PLACE = 32, 2**26, 256
 # A window's votes are one array, of one of few sizes: each size is a compilation.
 _LEAST = 1024
 
-# One row for each person who answered: their number, and their two losses, NaN where none came.
-Votes = Float[np.ndarray, "people 3"]
+# One row for each person who answered: their number, what they were asked (a role of `watching`), and
+# their two losses, NaN where none came.
+Votes = Float[np.ndarray, "people 4"]
+# What a release made public: parameters, the mean of the round that it ended in natural units, norms of
+# the noisy gradient and of the move, and the noisy vector itself.
+Outcome = dict[str, Any]
+# The bytes of a person's keyed hash that say what they are shown.
+_KNOWN_BY = 9
 
 
 class ClosedStep(NamedTuple):
     """What one release made public."""
 
     state: str  # the state machine after it, as JSON
-    parameters: dict[str, float]  # where the study stands now, in the operator's units
-    mean: list[float]  # the mean of the round that it ended, in natural units
-    told: list[float | None]  # norms of the noisy gradient and of the move, and the loss (None)
+    outcome: Outcome
 
-    def to_json(self) -> str:
-        """All but the state."""
-        return json.dumps({"parameters": self.parameters, "mean": self.mean, "told": self.told})
+
+class Shown(NamedTuple):
+    """What a person is shown: parameters, or in a comparison two options beside them."""
+
+    parameters: dict[str, float]
+    options: list[dict[str, float]] | None = None
 
 
 class _NoCharge:
@@ -76,6 +86,7 @@ class Design:
         attempt: which questions and which noise are this study's; another one after a restore.
         study: its id.
         number: its number in the tables.
+        program: of a release; studies with the same plan share it.
     """
 
     def __init__(self, row: Row) -> None:
@@ -87,7 +98,11 @@ class Design:
                 "a study needs a plan of windows, with one pair of questions a person: that of "
                 "`StudySpec.plan`."
             )
-        self.spec, self.plan, self.scales = spec, plan, spec.scales()
+        if plan.watch is None:
+            raise InvalidArgument("a study's plan says what its windows show beside the gradient.")
+        self.spec, self.plan, self.scales, self.watch = spec, plan, spec.scales(), plan.watch
+        # The longest that a gradient's part of a person's vector is.
+        self.clip = plan.clips[0] / plan.watch.longer
         words = np.frombuffer(bytes.fromhex(row["public_key"]), "<u4")
         self.public = public_key(words.astype(np.uint32))
         self.space = ParameterSpace.of(np.asarray(self.scales.origin))
@@ -95,7 +110,7 @@ class Design:
             machine = plan.build()
             self._start = machine.begin(jnp.zeros(plan.dim))
             self._machine = traced(machine)
-        self._compiled: set[int] = set()
+        self.program = program_of(row["plan"])
 
     @property
     def planned(self) -> int:
@@ -127,81 +142,77 @@ class Design:
         state, estimator = self.state(stored), from_values(self._machine.estimator)
         with jax.enable_x64(True):
             query = self._machine.ask(state, Kind.GRAD, self.public)
+        start = np.asarray(self.scales.origin)
+        now = self.spec.clamp(np.asarray(self.scales.place(np.asarray(state.path.point))))
+        pairs = {START_FIRST: np.stack([start, now]), NOW_FIRST: np.stack([now, start])}
 
-        def points(numbers: list[int]) -> Float[np.ndarray, "people 2 dim"]:
+        def points(people: Sequence[bytes]) -> Float[np.ndarray, "people 2 dim"]:
+            numbers = [number_of(person) for person in people]
             with jax.enable_x64(True):
                 found = points_at(estimator, query, jnp.asarray(numbers, jnp.int64))
-            return self.spec.clamp(self.scales.place(np.asarray(found)[:, :, 0]))
+            shown = self.spec.clamp(self.scales.place(np.asarray(found)[:, :, 0]), now)
+            for place, person in enumerate(people):
+                if (role := self.role(person, release)) != BESIDE:
+                    shown[place] = pairs[role]
+            return shown
 
-        return Step(release, self.spec.names, points, parameters)
+        return Step(release, self.spec, points, parameters)
+
+    def role(self, person: bytes, release: int) -> int:
+        """What this person is asked in a step: it follows from their keyed hash and the plan alone."""
+        if share_of(person) >= self.watch.control and not self.compares(release):
+            return BESIDE
+        return START_FIRST if turn_of(person) else NOW_FIRST
+
+    def compares(self, release: int) -> bool:
+        """Whether everybody is asked about the start in this step."""
+        return self.watch.final and release + 1 == self.releases
 
     def gate(self, noise: NoiseKey, port: Port, release: int) -> Gate:
         """The gate before a release."""
         keys = Keys(noise, self.public, seeded=False)
         return Gate(self.plan.terms, keys, port, Gate.first_memory(self.plan.terms, release))
 
-    def release(self, gate: Gate, state: State, votes: Votes) -> ClosedStep:
+    def release(
+        self, gate: Gate, state: State, votes: Votes, history: Sequence[Outcome] = ()
+    ) -> ClosedStep:
         """Send a window's votes through the gate: charged by its port first, then released.
 
-        Whoever gave one answer of two counts 0, like somebody who did not come.
+        Whoever gave one answer of two counts 0, like somebody who did not come. `history` is what was
+        released before.
         """
         release, empty = gate.position, _padded(len(votes)) - len(votes)
         with jax.enable_x64(True):
             # Empty places count 0 as well: the gate takes a vector that is NaN for one that is 0.
             rows = jnp.asarray(np.pad(votes, [(0, empty), (0, 0)], constant_values=np.nan))
-            whose = jnp.nan_to_num(rows[:, 0]).astype(jnp.int64)
-            values = rows[:, 1:, None] / self.scales.unit
-            rest = (self._machine, state, Kind.GRAD, values, self.public, whose)
-            after, info = gate.through(
-                lambda permit, memory: step_from_answers(permit, memory, *rest),
+            whose, role = jnp.nan_to_num(rows[:, :2]).astype(jnp.int64).T
+            watching = Watching(whose, role, jnp.asarray(self.clip), jnp.asarray(self.watch.weight))
+            still = jnp.asarray(self.compares(release))
+            rest = (self._machine, state, rows[:, 2:, None], watching, self.public, still)
+            after, info, told = gate.through(
+                lambda permit, memory: self.program.step_of_window(permit, memory, *rest),
                 answers=votes.ravel(),
             )
             after, mean = self._machine.end_round(after)
-        last = release + 1 == self.releases
-        shown = np.asarray(self.scales.place(np.asarray(mean if last else after.path.point)))
-        norms = [float(info.gradient_norm), float(info.move_norm), None]
-        return ClosedStep(
-            json.dumps([np.asarray(leaf).tolist() for leaf in jax.tree.leaves(after)]),
-            self.spec.parameters_of(shown),
-            np.asarray(mean).tolist(),
-            norms,
-        )
+        outcome: Outcome = {
+            "mean": np.asarray(mean).tolist(),
+            "told": [float(info.gradient_norm), float(info.move_norm), None],
+            "release": np.asarray(told).tolist(),
+        }
+        shown = np.asarray(self.scales.place(np.asarray(after.path.point)))
+        if release + 1 == self.releases:
+            shown = reading.result(self, [*history, outcome]).params
+        outcome["parameters"] = self.spec.parameters_of(np.asarray(shown))
+        leaves = [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(after)]
+        return ClosedStep(json.dumps(leaves), outcome)
 
     def compile(self, people: int) -> None:
         """Compile a release of so many, so that the transaction that needs it is short."""
         size = _padded(people)
-        if size not in self._compiled:
+        if size not in self.program.sizes:
             gate = self.gate(fresh_keys().noise, _NoCharge(), 0)
-            self.release(gate, self._start, np.zeros((size, 3)))
-            self._compiled.add(size)
-
-    def result(self, outcomes: list[dict[str, Any]]) -> Result:
-        """The result of a finished study, as an `Optimizer` gives it."""
-        means = [np.asarray(outcome["mean"]) for outcome in outcomes]
-        told = np.asarray([[np.nan if n is None else n for n in o["told"]] for o in outcomes])
-        info = StepInfo(*told.T)
-        keys = Keys(fresh_keys().noise, self.public, seeded=False)  # only the public one is used
-        gate = Gate(self.plan.terms, keys, _NoCharge())
-        run = (self.plan, self.space, gate, means, info, self.scales)
-        return result_of(*run, protected="one person")
-
-    def heard(self, outcomes: list[dict[str, Any]]) -> list[float]:
-        """How long each step's noisy gradient was, in lengths that noise alone would have.
-
-        Near 1 nothing but noise was heard: few people came, or they saw no difference.
-        """
-        alone = self.plan.noise_std * math.sqrt(self.plan.dim)
-        return [outcome["told"][0] / alone for outcome in outcomes]
-
-    def noise_on_parameters(self, outcomes: list[dict[str, Any]]) -> Float[np.ndarray, "steps dim"]:
-        """How far noise alone moves each parameter up to each step: one standard deviation.
-
-        A move is -(length / |g|) g of a noisy gradient g, so noise of standard deviation s on each
-        coordinate of g moves each coordinate by s length / |g|; moves add up in squares.
-        """
-        steps = np.asarray([outcome["told"][:2] for outcome in outcomes], float).reshape(-1, 2)
-        each = self.plan.noise_std * steps[:, 1] / np.maximum(steps[:, 0], 1e-300)
-        return np.sqrt(np.cumsum(each**2))[:, None] * np.asarray(self.scales.lengths)
+            self.release(gate, self._start, np.zeros((size, 4)))
+            self.program.sizes.add(size)
 
 
 def _padded(people: int) -> int:
@@ -215,39 +226,61 @@ class Step:
     def __init__(
         self,
         release: int,
-        names: list[str],
-        points: Callable[[list[int]], Float[np.ndarray, "people 2 dim"]],
+        spec: StudySpec,
+        points: Callable[[Sequence[bytes]], Float[np.ndarray, "people 2 dim"]],
         parameters: dict[str, float],
     ) -> None:
-        """`points` makes those of `_CHUNK` people from their numbers."""
+        """`points` makes those of `_CHUNK` people."""
         self.release, self.parameters = release, parameters
-        self._names, self._points, self._one = names, points, threading.Lock()
-        self._kept: OrderedDict[int, Float[np.ndarray, "2 dim"]] = OrderedDict()
-        self._most = max(_CHUNK, _KEPT_BYTES // (16 * len(names) + _PLACE))
+        self._names, self.points, self._one = spec.names, points, threading.Lock()
+        self.questions = spec.answer.questions
+        self._kept: OrderedDict[bytes, Float[np.ndarray, "2 dim"]] = OrderedDict()
+        self._each = 16 * len(spec.names) + _PLACE
+        self._most = max(_CHUNK, _KEPT_BYTES // self._each)
 
     def prepare(self) -> None:
         """Make points before anybody asks: the first ones of a study are compiled."""
         if not self._kept:
-            self.make([bytes(4)])
+            self.make([bytes(_KNOWN_BY)])
 
     def make(self, people: Iterable[bytes]) -> None:
         """Make the points of these people together, which is faster than one by one."""
         with self._one:
-            missing = list({number_of(person) for person in people} - self._kept.keys())
+            missing = list({person[:_KNOWN_BY] for person in people} - self._kept.keys())
             for start in range(0, len(missing), _CHUNK):
                 some = missing[start : start + _CHUNK]
-                made = self._points(some + [0] * (_CHUNK - len(some)))
+                made = self.points(some + [bytes(_KNOWN_BY)] * (_CHUNK - len(some)))
                 self._kept.update(zip(some, made, strict=False))
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+            self._drop(len(self._kept) - self._most)
 
-    def show(self, person: bytes, part: int) -> dict[str, float]:
-        """The parameters to show: the first or the second of a person's points, inside the ranges."""
-        points = self._kept.get(number_of(person))
+    @property
+    def size(self) -> int:
+        """The bytes of the points that are kept."""
+        return len(self._kept) * self._each
+
+    def shrink(self) -> int:
+        """Drop the older half of the points, which are made again when they are asked for."""
+        with self._one:
+            return self._drop(len(self._kept) // 2) * self._each
+
+    def _drop(self, many: int) -> int:
+        for _ in range(many):
+            self._kept.popitem(last=False)
+        return max(many, 0)
+
+    def show(self, person: bytes, part: int) -> Shown:
+        """What to show: the first or the second of a person's points, inside the ranges.
+
+        In a comparison both beside each other, and the released parameters for the rest of the page.
+        """
+        points = self._kept.get(person[:_KNOWN_BY])
         while points is None:
             self.make([person])
-            points = self._kept.get(number_of(person))
-        return dict(zip(self._names, points[part].tolist(), strict=True))
+            points = self._kept.get(person[:_KNOWN_BY])
+        named = [dict(zip(self._names, each, strict=True)) for each in points.tolist()]
+        if self.questions == 1:
+            return Shown(self.parameters, named)
+        return Shown(named[part])
 
 
 def new_public_key() -> str:

@@ -55,6 +55,16 @@ def number_of(person: bytes) -> int:
     return int.from_bytes(person[:4], "big")
 
 
+def share_of(person: bytes) -> float:
+    """A number from 0 to 1, of other bits: whether a person is in the control group."""
+    return int.from_bytes(person[4:8], "big") / 2**32
+
+
+def turn_of(person: bytes) -> int:
+    """0 or 1: which of two things this person meets first. One more bit of their hash."""
+    return person[8] & 1
+
+
 class SignedAddress(NamedTuple):
     """The address in a token, and the signature that came with it."""
 
@@ -104,7 +114,7 @@ class Secrets(Uncopied):
         return self._noise_key("naming", f"{study} {attempt}")
 
     def sign(self, content: bytes) -> bytes:
-        """A signature for the cookie of a dashboard session."""
+        """A signature for the cookie of somebody who is signing in."""
         return _keyed(self._keys["session"], content, 32)
 
     def noise(self, study: str, attempt: str, release: int, salt: bytes, votes: str) -> NoiseKey:

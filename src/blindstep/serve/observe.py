@@ -15,8 +15,10 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,10 +31,14 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from starlette.types import Scope
 
+from blindstep.serve import traces
 from blindstep.serve.studies import Studies
 
 log = logging.getLogger("blindstep.serve")
 _FIELDS = ("route", "status", "ms", "study", "step", "number", "error", "where")
+
+# The name of the request that is being answered, which the response carries too.
+of_request: ContextVar[str | None] = ContextVar("request", default=None)
 
 _STEPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
@@ -41,6 +47,11 @@ _SHARED = "PROMETHEUS_MULTIPROC_DIR"
 _registry = CollectorRegistry()
 _requests = Counter(
     "blindstep_requests", "Requests by group and status.", ["group", "status"], registry=_registry
+)
+damaged = Counter(
+    "blindstep_damaged_votes",
+    "Stored votes that were changed from outside: each counted 0.",
+    registry=_registry,
 )
 _seconds = Histogram(
     "blindstep_request_seconds",
@@ -56,6 +67,12 @@ _of_people = Gauge(
     registry=_registry,
     multiprocess_mode="livemax",
 )
+ready = Gauge(
+    "blindstep_ready",
+    "1 if /readyz says so: of the worker that is worst off.",
+    registry=_registry,
+    multiprocess_mode="livemin",
+)
 _recent: deque[float] = deque(maxlen=1_000)
 _told = 0.0  # when the quantiles were last computed
 
@@ -67,16 +84,34 @@ class JsonLines(logging.Formatter):
         """The line."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"at": when, "level": record.levelname.lower(), "event": record.msg}
+        if (request := of_request.get()) is not None:
+            line["request"] = request
+        if record.exc_info and record.exc_info[1] is not None:
+            line |= {"error": type(record.exc_info[1]).__name__, "where": where(record.exc_info[1])}
         line |= {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
         return json.dumps(line, default=str)
 
 
-def set_up_logs(level: str = "INFO") -> None:
-    """Send this package's log to stderr, a line of JSON for each event."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines())
-    log.handlers, log.propagate = [handler], False
-    log.setLevel(level)
+def log_config(level: str) -> dict[str, Any]:
+    """A line of JSON on stderr for each event of this package and of the server that it runs in.
+
+    Of the server's own lines only errors: strangers can make it warn as often as they like.
+    """
+    server = {"handlers": ["lines"], "level": "DEBUG" if level == "debug" else "ERROR"}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"lines": {"()": "blindstep.serve.observe.JsonLines"}},
+        "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "lines"}},
+        "loggers": {
+            "blindstep.serve": {
+                "handlers": ["lines"],
+                "level": level.upper(),
+                "propagate": False,
+            },
+            "uvicorn": server | {"propagate": False},
+        },
+    }
 
 
 def where(error: BaseException) -> list[str]:
@@ -118,7 +153,10 @@ def _count(group: str, status: int, took: float) -> None:
 def note(scope: Scope, status: int, took: float) -> None:
     """Count a request that took `took` seconds, and log it by the template of its route."""
     route = getattr(scope.get("route"), "path", "unmatched")
-    _count(group_of(route), status, took)
+    group = group_of(route)
+    _count(group, status, took)
+    if group == "operators":
+        traces.trace(route, status, took)
     said = {"route": route, "status": status, "ms": round(1000 * took, 1)}
     log.log(logging.ERROR if status >= 500 else logging.DEBUG, "request", extra=said)
 
@@ -130,14 +168,30 @@ class _Released:
         self._studies = studies
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Steps released and mu spent, by study."""
+        """Steps released, mu spent and how many came, by study: all of it public."""
         steps = GaugeMetricFamily("blindstep_steps_released", "Steps released.", labels=["study"])
         spent = GaugeMetricFamily("blindstep_mu_spent", "Gaussian-DP spent.", labels=["study"])
+        late = GaugeMetricFamily(
+            "blindstep_overdue_seconds",
+            "Seconds since a window ended that is not released: a minute or more is trouble.",
+            labels=["study"],
+        )
+        came = GaugeMetricFamily(
+            "blindstep_came",
+            "Who answered in the last window, as a share of those planned, with the release's noise.",
+            labels=["study"],
+        )
+        with self._studies.database.read() as connection:
+            now = self._studies.database.now(connection)
         for row in self._studies.all():
+            released = self._studies.released(row)
+            if row["status"] == "running":
+                late.add_metric([row["id"]], max(0.0, now - row["deadline"]))
+                if released.came is not None:
+                    came.add_metric([row["id"]], released.came)
             steps.add_metric([row["id"]], row["release"])
-            spent.add_metric([row["id"]], self._studies.account(row["cohort"]).spent(row["id"]))
-        yield steps
-        yield spent
+            spent.add_metric([row["id"]], released.mu)
+        yield from (steps, spent, late, came)
 
 
 def metrics(studies: Studies) -> bytes:
@@ -156,7 +210,7 @@ def metrics(studies: Studies) -> bytes:
 def _dead(folder: str) -> list[int]:
     """Workers that left gauges behind: nobody else says that they are gone."""
     found = []
-    for file in Path(folder).glob("gauge_livemax_*.db"):
+    for file in Path(folder).glob("gauge_livem*_*.db"):
         process = int(file.stem.rpartition("_")[2])
         try:
             os.kill(process, 0)

@@ -15,8 +15,11 @@ from sqlalchemy import Column, Float, Integer, LargeBinary, String, Table, Text
 
 # A row of a table, by the names of its columns.
 Row = Mapping[Any, Any]
-# The Alembic revision that these tables are: a database of another one is refused.
-REVISION = "0002"
+# The Alembic revision that these tables are.
+REVISION = "0004"
+# The oldest revision whose programs can go on with these tables while they are replaced one by one. It
+# is written into the database with the revision. A migration that only adds leaves it as it is.
+SERVES_FROM = "0002"
 
 metadata = sa.MetaData()
 
@@ -41,10 +44,21 @@ tokens = Table(
     metadata,
     Column("id", String(16), primary_key=True),
     Column("hash", LargeBinary(32), nullable=False, unique=True),
-    _required("scope", String(8)),  # "admin", "site" or "metrics"
+    _required("scope", String(8)),  # "admin", "viewer", "site" or "metrics"
     Column("study", String(32)),  # a site token's study
     _required("label", String(100)),
     _required("made_on", String(10)),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("hash", LargeBinary(32), primary_key=True),  # of the cookie
+    _required("who", String(16)),  # a token's id, or what somebody of a provider is called here
+    _required("scope", String(8)),  # "admin" or "viewer"
+    _required("label", String(100)),
+    Column("token", String(16)),  # the token that it ends with, if it was opened with one
+    _required("until", Float),  # seconds since 1970
 )
 
 studies = Table(
@@ -104,4 +118,16 @@ ledger = Table(
     Column("cohort", String(100), primary_key=True),
     Column("number", Integer, primary_key=True),
     _required("line", Text),  # sealed, and chained to the line before it
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    _required("at", Float),  # seconds since 1970
+    _required("who", String(16)),  # of a session, a token's id, "command line" or "retention"
+    _required("action", String(40)),
+    Column("study", String(32)),
+    _required("detail", Text),
+    Column("label", String(100)),  # the name that went with `who`
 )

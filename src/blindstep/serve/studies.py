@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import secrets as random
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -22,15 +22,17 @@ from sqlalchemy.exc import IntegrityError
 
 from blindstep.errors import BlindstepError, BudgetExceeded, InvalidArgument, positive
 from blindstep.ledger.account import Account, RunIdentity
+from blindstep.ledger.budget import Privacy
 from blindstep.planning.checks import check_delta
 from blindstep.planning.plan import Plan
 from blindstep.private.accounting import PERSON
-from blindstep.private.statement import Privacy
 from blindstep.run.result import Result
-from blindstep.serve import schema
+from blindstep.serve import reading, schema
 from blindstep.serve.accounts import OPEN, identity_of, open_ledger, read_account, require_room
 from blindstep.serve.database import Database
-from blindstep.serve.design import Design, Step, new_public_key
+from blindstep.serve.design import Design, new_public_key
+from blindstep.serve.forecast import require_hope
+from blindstep.serve.kept import Kept
 from blindstep.serve.keys import Secrets
 from blindstep.serve.schema import Row
 from blindstep.serve.spec import StudySpec
@@ -52,19 +54,30 @@ class WrongState(BlindstepError):
     """The study is over, or is not paused, or is paused already."""
 
 
+class Released(NamedTuple):
+    """What a study's releases came to.
+
+    `mu` is what they cost; `came`, in the last one, who answered as a share of those who were planned.
+    """
+
+    mu: float
+    came: float | None
+
+
 class Studies:
     """All studies of a database, as one worker sees them. Threads may share it.
 
     Attributes:
         database: where they are.
         secrets: the keys.
+        kept: what is in memory; `design` and `step` are its.
     """
 
     def __init__(self, database: Database, secrets: Secrets) -> None:
         self.database, self.secrets = database, secrets
-        self._designs: dict[str | int, Design] = {}  # by id and by number
-        self._steps: dict[int, Step] = {}
-        self._loading = threading.RLock()
+        self.kept = Kept(self.row, self.snapshot)
+        self.design, self.step = self.kept.design, self.kept.step
+        self._released: dict[int, tuple[tuple[int, str], Released]] = {}
 
     # -- making and changing --------------------------------------------------------------------
 
@@ -74,6 +87,8 @@ class Studies:
         It is registered in its cohort's ledger in the same transaction. One that does not fit into
         the cohort's budget as a whole is refused, and nobody is asked.
         """
+        if not spec.despite_noise:
+            require_hope(len(spec.parameters), spec.people, spec.epsilon)
         plan, study = spec.plan(), random.token_hex(8)
         check_delta(plan.privacy, plan.records)
         row = {
@@ -110,7 +125,8 @@ class Studies:
         with self.database.begin() as connection:
             row = self._locked(connection, study, ("running",))
             left = max(0.0, row["deadline"] - self.database.now(connection))
-            change(connection, row["number"], status="paused", remaining=left)
+            now = self.database.now(connection)  # since when, for retention
+            change(connection, row["number"], status="paused", remaining=left, deadline=now)
 
     def resume(self, study: str) -> None:
         """Go on: the step has as long as it had when the study was paused."""
@@ -131,6 +147,19 @@ class Studies:
                 raise WrongState(f"step {row['release'] + 1} is open now.")
             now = self.database.now(connection)
             change(connection, row["number"], deadline=min(now, row["deadline"]))
+
+    def end_window_in_time(self, number: int) -> None:
+        """Bring the end of a window that is farther off than a window is long back, on its grid.
+
+        The clock had jumped ahead when it was set, and is back.
+        """
+        length = self.design(number).spec.window_seconds
+        with self.database.begin() as connection:
+            row = self.database.locked(connection, number)
+            now = self.database.now(connection)
+            if row is not None and not row["frozen"] and row["deadline"] > now + length:
+                later = math.ceil((row["deadline"] - now - length) / length)
+                change(connection, number, deadline=row["deadline"] - later * length)
 
     def close(self, study: str) -> None:
         """End a study for good. Votes of its open step are deleted and enter nothing."""
@@ -159,7 +188,7 @@ class Studies:
         of the studies that go on.
         """
         chosen = sa.select(schema.studies).where(OPEN).order_by(schema.studies.c.number)
-        self._designs.clear()  # they know the attempts of before
+        self.kept.clear()  # it knows the attempts of before
         with self.database.begin() as connection:
             for cohort, mu in lost.items():
                 _charge_unknown(connection, cohort, mu)
@@ -205,10 +234,13 @@ class Studies:
         """The number of a study in the tables."""
         return self.design(study).number
 
-    def all(self) -> list[Row]:
-        """Every study's row, the newest first."""
+    def all(self, most: int | None = None, before: str | None = None) -> list[Row]:
+        """Every study's row, the newest first; at most so many, of those made before that study."""
+        columns = schema.studies.c
+        chosen = sa.select(schema.studies).order_by(columns.number.desc()).limit(most)
+        if before is not None:
+            chosen = chosen.where(columns.number < self.row(before)["number"])
         with self.database.read() as connection:
-            chosen = sa.select(schema.studies).order_by(schema.studies.c.number.desc())
             return list(connection.execute(chosen).mappings().all())
 
     def row(self, study: str | int) -> Row:
@@ -223,42 +255,29 @@ class Studies:
             rows = connection.execute(chosen.order_by(schema.releases.c.release)).scalars().all()
         return [json.loads(outcome) for outcome in rows]
 
+    def released(self, row: Row) -> Released:
+        """What a study's releases so far came to: read once for each, however often it is asked."""
+        at = (row["release"], row["attempt"])
+        known = self._released.get(row["number"])
+        if known is None or known[0] != at:
+            came, last = None, self.history(row["number"])[-1:]
+            if row["status"] == "running" and last:
+                came = reading.came(self.design(row["number"]), last[0])
+            known = at, Released(self.account(row["cohort"]).spent(row["id"]), came)
+            self._released[row["number"]] = known
+        return known[1]
+
     def account(self, cohort: str) -> Account:
         """What a cohort's ledger says."""
         with self.database.read() as connection:
             return read_account(connection, cohort)
-
-    # -- what a worker keeps --------------------------------------------------------------------
-
-    def known(self, study: str | int) -> Design | None:
-        """The mathematics of a study, by its id or number, if it is in memory already."""
-        return self._designs.get(study)
-
-    def design(self, study: str | int) -> Design:
-        """The mathematics of a study, by its id or number: made once, since it never changes."""
-        with self._loading:
-            if study not in self._designs:
-                made = Design(self.row(study))
-                self._designs[made.study] = self._designs[made.number] = made
-            return self._designs[study]
-
-    def step(self, row: Row) -> Step:
-        """The questions of a study's open step: kept until the next one is open."""
-        with self._loading:
-            known = self._steps.get(row["number"])
-            if known is None or known.release != row["release"]:
-                number, release = row["number"], row["release"]
-                state, parameters = self.snapshot(number, release)
-                known = self.design(number).step(release, state, parameters)
-                self._steps[number] = known
-            return known
 
     def result(self, study: str) -> Result:
         """The result of a finished study."""
         row = self.row(study)
         if row["status"] != "finished":
             raise WrongState("the report is there when the last step is released.")
-        return self.design(row["number"]).result(self.history(row["number"]))
+        return reading.result(self.design(row["number"]), self.history(row["number"]))
 
     def snapshot(self, number: int, release: int) -> tuple[str | None, dict[str, float]]:
         """The stored state in which a step begins (None: the first), and the released parameters."""

@@ -1,6 +1,6 @@
 """Asking and answering: many requests of one study share one short transaction.
 
-The writer collects the requests that arrive during its last transaction. So the cost of a durable
+The writer collects the requests that arrive during a study's last transaction. So the cost of a durable
 commit is shared under load, and a single request waits for nobody. All statements use primary keys
 and none reads what other people said, so a study of a million people is as fast as one of a thousand.
 
@@ -20,21 +20,18 @@ import enum
 import logging
 import queue
 import threading
-from collections import defaultdict
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection
-
 from blindstep.errors import BlindstepError
-from blindstep.serve import schema
 from blindstep.serve.database import Database, is_passing
-from blindstep.serve.design import Step
+from blindstep.serve.design import Shown, Step
 from blindstep.serve.keys import Address
 from blindstep.serve.schema import Row
 from blindstep.serve.studies import Studies
+from blindstep.serve.turns import turn
 
 
 class Status(enum.StrEnum):
@@ -72,51 +69,36 @@ class Served(NamedTuple):
     votes: list[Status]
 
 
-# Written out once: composing a statement costs more than running it.
-_KNOWN = sa.select(schema.asked.c.person, schema.asked.c.release).where(
-    schema.asked.c.study == sa.bindparam("study"),
-    schema.asked.c.person.in_(sa.bindparam("people", expanding=True)),
-)
-_GIVEN = sa.select(schema.votes.c.person, schema.votes.c.part).where(
-    schema.votes.c.study == sa.bindparam("study"),
-    schema.votes.c.release == sa.bindparam("release"),
-    schema.votes.c.person.in_(sa.bindparam("people", expanding=True)),
-)
-
-
 def serve(
-    database: Database, number: int, people: Sequence[bytes], votes: Sequence[Vote]
-) -> Served:
-    """Take these votes and ask these people of one study, in one transaction."""
-    with database.begin() as connection:
-        row = database.shared(connection, number)
-        everybody = dict.fromkeys([*people, *(vote.address.person for vote in votes)])
-        found = connection.execute(_KNOWN, {"study": number, "people": list(everybody)})
-        known = {bytes(each.person): each.release for each in found}
-        statuses = _take(connection, database, row, votes, known)
-        return Served(row, _seat(connection, database, row, people, known), statuses)
-
-
-def _take(
-    connection: Connection,
     database: Database,
-    row: Row,
+    number: int,
+    people: Sequence[bytes],
     votes: Sequence[Vote],
-    known: Mapping[bytes, int],
-) -> list[Status]:
-    """Store the votes of the open step; give a status for each."""
-    statuses = [_status_of(row, vote.address, known) for vote in votes]
-    # In order, so that two transactions with the same votes do not wait for each other.
-    rows = [
-        {**vote.address._asdict(), "sealed": vote.sealed}
-        for vote, status in sorted(
-            zip(votes, statuses, strict=True), key=lambda each: each[0].address
-        )
-        if status is Status.ACCEPTED
-    ]
-    if rows:
-        connection.execute(database.insert_new(schema.votes), rows)
-    return statuses
+    questions: int = 2,
+) -> Served:
+    """Take these votes and ask these people of one study, in one transaction.
+
+    Each person is asked so many `questions`.
+    """
+    everybody = dict.fromkeys([*people, *(vote.address.person for vote in votes)])
+    with turn(database, number, list(everybody)) as taken:
+        row, known = taken.row, taken.known
+        statuses = [_status_of(row, vote.address, known) for vote in votes]
+        # In order, so that two transactions with the same votes do not wait for each other.
+        # (Of two answers to one question that come together, the first counts.)
+        accepted = [
+            (vote.address.person, vote.address.part, vote.sealed)
+            for vote, status in zip(votes, statuses, strict=True)
+            if status is Status.ACCEPTED
+        ]
+        accepted.sort(key=lambda each: each[:2])
+        again = [person for person in people if known.get(person) == row["release"]]
+        given = taken.given(again) if again else set()
+        given |= {(person, part) for person, part, _ in accepted}
+        seats = [_seat(row, person, known, given, questions) for person in people]
+        new = {s.person for s in seats if s.status is Status.ASKED and s.person not in known}
+        taken.commit(sorted(new), accepted)
+    return Served(row, seats, statuses)
 
 
 def _status_of(row: Row, address: Address, known: Mapping[bytes, int]) -> Status:
@@ -131,42 +113,31 @@ def _status_of(row: Row, address: Address, known: Mapping[bytes, int]) -> Status
 
 
 def _seat(
-    connection: Connection,
-    database: Database,
     row: Row,
-    people: Sequence[bytes],
+    person: bytes,
     known: Mapping[bytes, int],
-) -> list[Seat]:
-    """What each person gets; who is asked for the first time is written down."""
-    study, release = row["number"], row["release"]
-    again = [person for person in people if known.get(person) == release]
-    given: set[tuple[bytes, int]] = set()
-    if again:
-        looked = {"study": study, "release": release, "people": again}
-        given = {(bytes(v.person), v.part) for v in connection.execute(_GIVEN, looked)}
-    new: set[bytes] = set()
-    seats = []
-    for person in people:
-        part = next((part for part in (0, 1) if (person, part) not in given), None)
-        if row["status"] in ("closed", "finished"):
-            status = Status.OVER
-        elif part is None or known.get(person, release) != release:
-            status = Status.ANSWERED
-        elif row["frozen"] or (person not in known and row["status"] == "paused"):
-            status = Status.PAUSED
-        else:
-            status = Status.ASKED
-            if person not in known:
-                new.add(person)
-        seats.append(Seat(status, person, part or 0))
-    if new:
-        rows = [{"study": study, "person": person, "release": release} for person in sorted(new)]
-        connection.execute(database.insert_new(schema.asked), rows)
-    return seats
+    given: set[tuple[bytes, int]],
+    questions: int,
+) -> Seat:
+    """What a person gets."""
+    part = next((part for part in range(questions) if (person, part) not in given), None)
+    if row["status"] in ("closed", "finished"):
+        status = Status.OVER
+    elif part is None or known.get(person, row["release"]) != row["release"]:
+        status = Status.ANSWERED
+    elif row["frozen"] or (person not in known and row["status"] == "paused"):
+        status = Status.PAUSED
+    else:
+        status = Status.ASKED
+    return Seat(status, person, part or 0)
 
 
 _log = logging.getLogger("blindstep.serve")
 _MOST = 512  # requests in one transaction
+# Seconds in which more requests gather, where many come at a time: as long as their transaction took.
+# So a worker spends at most half of its time on what a transaction costs whatever is in it, and where
+# workers wait for each other (for a lock, or a processor) they take fewer turns, not shorter ones.
+_GATHER, _MOST_GATHER = 0.003, 0.05
 _MOST_WAITING = 20_000  # requests that wait: more are refused, not queued
 
 
@@ -193,46 +164,80 @@ class Reply:
     """
 
     row: Row
-    seats: list[tuple[Seat, dict[str, float]]]
-    votes: list[tuple[Status, dict[str, float] | None]]
+    seats: list[tuple[Seat, Shown]]
+    votes: list[tuple[Status, Shown | None]]
 
 
-class Writer(threading.Thread):
-    """The thread. `submit` is called from the event loop, everything else happens here."""
+class Writer:
+    """Threads that serve what is waiting: a study's requests together, different studies side by side.
 
-    def __init__(self, studies: Studies) -> None:
-        super().__init__(name="blindstep-writer", daemon=True)
+    A study is served by one thread at a time, so that its requests share transactions; and what one
+    study waits for (a lock of a host that was stopped, a program to compile) no other one waits for.
+    """
+
+    def __init__(self, studies: Studies, lanes: int = 1) -> None:
         self._studies = studies
-        self._waiting: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        # Studies that are waiting or being served, with their requests; and which wait for a thread.
+        self._waiting: dict[int, list[Request]] = {}
+        self._due: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._lock, self._many, self._ending = threading.Lock(), 0, False
+        self._lanes = [
+            threading.Thread(target=self._run, name=f"blindstep-writer-{lane}", daemon=True)
+            for lane in range(lanes)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for lane in self._lanes:
+            lane.start()
+
+    def is_alive(self) -> bool:
+        """Whether all threads are at work."""
+        return all(lane.is_alive() for lane in self._lanes)
 
     async def submit(self, request: Request) -> Reply:
-        """Serve a request in the next transaction."""
-        if self._waiting.qsize() > _MOST_WAITING or not self.is_alive():
+        """Serve a request in its study's next transaction. (Called from the event loop.)"""
+        if self._many > _MOST_WAITING or self._ending:
             raise Unavailable("too many requests are waiting: try again in a second.")
-        loop = asyncio.get_running_loop()
-        request.done = loop.create_future()
-        self._waiting.put(request)
+        request.done = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._many += 1
+            if (waiting := self._waiting.get(request.number)) is not None:
+                waiting.append(request)
+            else:
+                self._waiting[request.number] = [request]
+                self._due.put(request.number)
         return await request.done
 
     def end(self) -> None:
         """End after what is waiting."""
-        self._waiting.put(None)
-        self.join(timeout=10.0)
+        self._ending = True
+        for _ in self._lanes:
+            self._due.put(None)
+        until = time.monotonic() + 10.0
+        for lane in self._lanes:
+            if lane.is_alive():
+                lane.join(timeout=max(0.0, until - time.monotonic()))
 
-    def run(self) -> None:
-        """Take what is waiting, serve it, and tell."""
-        ending = False
-        while not ending:
-            batch = [self._waiting.get()]
-            while len(batch) < _MOST and not self._waiting.empty():
-                batch.append(self._waiting.get())
-            ending = None in batch
-            by_study: dict[int, list[Request]] = defaultdict(list)
-            for request in batch:
-                if request is not None:
-                    by_study[request.number].append(request)
-            for number, requests in by_study.items():
-                self._serve(number, requests)
+    def _run(self) -> None:
+        """Take the study that has waited longest, serve its requests, and tell."""
+        while (number := self._due.get()) is not None:
+            with self._lock:
+                waiting = self._waiting[number]
+                requests, self._waiting[number] = waiting[:_MOST], waiting[_MOST:]
+                self._many -= len(requests)
+            began = time.monotonic()
+            self._serve(number, requests)
+            if len(requests) > 1:  # many come at a time: more of them share the next transaction
+                took = time.monotonic() - began
+                time.sleep(min(max(took, _GATHER), _MOST_GATHER))
+            with self._lock:
+                if self._waiting[number]:
+                    self._due.put(number)
+                else:
+                    del self._waiting[number]
+                if self._ending:
+                    self._due.put(None)  # behind what is still waiting
 
     def _serve(self, number: int, requests: list[Request]) -> None:
         people = [person for request in requests for person in request.people]
@@ -246,12 +251,13 @@ class Writer(threading.Thread):
             _tell([(request, failed) for request in requests])
 
     def _try(self, number: int, people: list[bytes], votes: list[Vote]) -> Served:
+        questions = self._studies.design(number).spec.answer.questions
         try:
-            return serve(self._studies.database, number, people, votes)
+            return serve(self._studies.database, number, people, votes, questions)
         except Exception as error:
             if not is_passing(error):
                 raise
-        return serve(self._studies.database, number, people, votes)
+        return serve(self._studies.database, number, people, votes, questions)
 
 
 def _replies(requests: list[Request], served: Served, step: Step) -> list[tuple[Request, Reply]]:
@@ -278,14 +284,16 @@ def _to_be_shown(requests: list[Request], served: Served) -> Iterable[bytes]:
     )
 
 
-def _shown(step: Step, seat: Seat) -> dict[str, float]:
-    """What to show to a person: their question's point, or what was released."""
-    return step.show(seat.person, seat.part) if seat.status is Status.ASKED else step.parameters
+def _shown(step: Step, seat: Seat) -> Shown:
+    """What to show to a person: what their question is about, or what was released."""
+    if seat.status is Status.ASKED:
+        return step.show(seat.person, seat.part)
+    return Shown(step.parameters)
 
 
-def _next(step: Step, vote: Vote, status: Status) -> dict[str, float] | None:
-    """The point of a person's second question, after the first was answered."""
-    if status is Status.ACCEPTED and vote.address.part == 0:
+def _next(step: Step, vote: Vote, status: Status) -> Shown | None:
+    """What a person's second question is about, after the first was answered."""
+    if status is Status.ACCEPTED and vote.address.part + 1 < step.questions:
         return step.show(vote.address.person, 1)
     return None
 

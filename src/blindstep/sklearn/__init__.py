@@ -5,7 +5,7 @@
     model = PrivateClassifier(epsilon=2, delta=1e-5, classes=[0, 1]).fit(X, y)
     print(model.privacy_)
 
-Needs scikit-learn: `pip install 'blindstep[sklearn]'`.
+Needs scikit-learn: `pip install '.[sklearn]'` in a copy of the repository.
 """
 
 try:
@@ -13,7 +13,8 @@ try:
 except ImportError as error:
     raise ImportError(
         "blindstep.sklearn needs scikit-learn, which is not installed: "
-        "pip install 'blindstep[sklearn]', or use blindstep.minimize, which does not."
+        "pip install '.[sklearn]' in a copy of the repository, or use blindstep.minimize, which "
+        "does not."
     ) from error
 
 from blindstep.sklearn.estimators import PrivateClassifier, PrivateRegressor

@@ -14,9 +14,9 @@ the data holder's eyes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY
 from numbers import Integral
 from typing import Any, TypeVar, dataclass_transform, no_type_check
@@ -27,14 +27,22 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
 
-from blindstep.errors import ClassesFromData, InvalidArgument
+from blindstep.errors import ClassesFromData, InvalidArgument, answers_typos, warn
 from blindstep.insight.tables import read_spending, spending_numbers
+from blindstep.ledger.budget import Privacy
+from blindstep.losses.data_frames import encode
 from blindstep.losses.people import People
 from blindstep.planning.method import Method
-from blindstep.private.statement import Privacy, round_up
+from blindstep.planning.statement import round_up
 from blindstep.run.minimize import minimize
+from blindstep.run.value import Value, value
 from blindstep.sklearn import models
 
 _Model = TypeVar("_Model")
@@ -47,8 +55,16 @@ def _parameters(cls: type[_Model]) -> type[_Model]:
     scikit-learn's rule: a constructor takes anything, `fit` checks it.
     """
     made: Any = dataclasses.dataclass(eq=False, repr=False)(cls)
-    made.__init__ = no_type_check(made.__init__)
+    made.__init__ = answers_typos(no_type_check(made.__init__))
     return made
+
+
+# What to do instead of giving what other estimators take.
+_INSTEAD = {
+    "sample_weight": "a weight is a number about a person, and one above 1 would be cut by the clip. "
+    "Put it into the data, and into a loss of your own with blindstep.minimize.",
+}
+_fits = functools.partial(answers_typos, instead=_INSTEAD)
 
 
 @_parameters
@@ -60,6 +76,8 @@ class _PrivateModel(BaseEstimator):
     _: KW_ONLY
     loss: str | Callable[..., Any] = "absolute"
     hidden: tuple[int, ...] = ()
+    scales: Mapping[str, tuple[float, float]] | None = None
+    categories: Mapping[str, Sequence[Hashable]] | None = None
     method: Method | None = None
     rows: int | None = None
     random_state: Any = None
@@ -75,10 +93,12 @@ class _PrivateModel(BaseEstimator):
         out: int,
         people: Any,
         public: str = "",
+        weights: tuple[float, ...] = (),
     ) -> None:
         """Make one private run and set the fitted attributes.
 
-        `public` is added to the privacy statement where it says what is protected.
+        `public` is added to the privacy statement where it says what is protected. `weights` are of
+        the classes, where they do not all weigh 1.
         """
         sizes = models.layer_sizes(features.shape[1], self.hidden, out)
         initial = models.start(sizes)
@@ -86,15 +106,14 @@ class _PrivateModel(BaseEstimator):
             records = {"features": np.asarray(features, np.float32), "target": target}
             if target.dtype.kind == "f":
                 records["target"] = np.asarray(target, np.float32)
-        loss = models.record_loss(judge, classifies=isinstance(self, ClassifierMixin))
-        slots = {} if self.rows is None else {"rows": self.rows}
+        loss = models.record_loss(judge, isinstance(self, ClassifierMixin), weights)
         result = minimize(
             loss,
             initial,
             records,
             Privacy(epsilon=self.epsilon, delta=self.delta),
             method=self.method,
-            people=None if people is None else People(people, **slots),
+            people=self._whose(people),
             seed=_seed(self.random_state),
             progress=False,  # as quiet as scikit-learn's own fits
             checkpoint=self.checkpoint,
@@ -112,6 +131,32 @@ class _PrivateModel(BaseEstimator):
         self.intercepts_ = [bias for _, bias in layers]
         self.n_iter_ = result.plan.rounds * result.plan.horizon
 
+    def _whose(self, people: Any) -> People | None:
+        slots = {} if self.rows is None else {"rows": self.rows}
+        return None if people is None else People(people, **slots)
+
+    def private_error(self, X: Any, y: Any, privacy: Privacy, people: Any = None) -> Value:
+        """The share of wrong labels on private rows, or the mean absolute error, with its own noise.
+
+        It spends `privacy` beside what the fit spent; `ledger` and `budget` are those of the estimator.
+        A `score` on private rows is an exact figure about them, which nothing protects.
+        """
+        model: Any = self  # each of the two has a `predict`
+        found, right = model.predict(X), np.asarray(y)
+        check_consistent_length(found, right)
+        classifies = isinstance(self, ClassifierMixin)
+        errors = (found != right).astype(float) if classifies else np.abs(found - right)
+        return value(
+            models.itself,
+            np.zeros(1),
+            errors,
+            privacy,
+            largest=1.0 if classifies else None,
+            people=self._whose(people),
+            ledger=self.ledger,
+            budget=self.budget,
+        )
+
     def _other_fits(self) -> str:
         """What this statement leaves out: a search makes many fits, and hands over one of them."""
         kept = self.ledger or self.checkpoint
@@ -126,9 +171,47 @@ class _PrivateModel(BaseEstimator):
             f"{round_up(spent['epsilon'])} at delta {spent['delta']:g} (mu {round_up(spent['mu'])})"
         )
 
+    def _given(self, X: Any, y: Any = "no_validation", **check: Any) -> Any:
+        """The features of X, checked, and y if there is one: X as it is, or its columns encoded."""
+        if self.scales is None and self.categories is None:
+            try:
+                return validate_data(self, X, y, dtype=np.float64, **check)
+            except ValueError as error:
+                if "could not convert string" in str(error):
+                    raise InvalidArgument(models.WORDS) from None  # its message has a person's cell
+                if "X contains NaN" not in str(error):
+                    raise
+            raise InvalidArgument(
+                f"Input X contains NaN. {type(self).__name__} takes a missing number as its column's "
+                "centre where you give scales={'column': (centre, size)}, from public knowledge. (An "
+                "imputer that is fitted on private rows would be a release of its own.)"
+            )
+        numeric = bool(check.pop("y_numeric", False))
+        validate_data(self, X, skip_check_array=True, **check)
+        features = encode(X, scales=self.scales, categories=self.categories)["features"]
+        if isinstance(y, str):  # scikit-learn's word for no target
+            return np.asarray(features, np.float64)
+        features, y = check_X_y(features, y, y_numeric=numeric)
+        return np.asarray(features, np.float64), y
+
+    @property
+    def coef_(self) -> Any:
+        """The weights of a linear model, as scikit-learn's linear models have them."""
+        return self._linear("coef_", self.coefs_[0].T if len(self.coefs_) == 1 else None)
+
+    @property
+    def intercept_(self) -> Any:
+        """The biases of a linear model."""
+        return self._linear("intercept_", self.intercepts_[0] if len(self.coefs_) == 1 else None)
+
+    def _linear(self, name: str, found: np.ndarray | None) -> Any:
+        if found is None:
+            raise AttributeError(f"no {name}: hidden layers have coefs_ and intercepts_.")
+        return found if isinstance(self, ClassifierMixin) else found[0]
+
     def _outputs(self, X: Any) -> Float[np.ndarray, "rows outputs"]:
         check_is_fitted(self)
-        features = validate_data(self, X, reset=False, dtype=np.float64)
+        features = self._given(X, reset=False)
         layers = list(zip(self.coefs_, self.intercepts_, strict=True))
         return models.outputs(layers, features, np.maximum)
 
@@ -168,6 +251,13 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
         hidden: sizes of hidden layers; () is a linear model.
         classes: all labels there may be. Left out, they are those that occur in `y`: a label that one
             row alone has gives that row away. `fit` warns (`ClassesFromData`), `privacy_` says so.
+        scales: for columns of numbers in a data frame, {"age": (centre, size)}, from public knowledge:
+            they become (value - centre) / size, and a missing number counts as its centre.
+        categories: for columns of words, {"job": ["cook", "clerk"]}, the list of those that there may
+            be; one that is missing or not in it counts as none. With either, columns that neither
+            names are left out (`blindstep.encode`).
+        class_weight: {label: how much its losses count}, from public knowledge; 1 for one that is not
+            named. "balanced" would count the labels, which is a release.
         method: how a fit is made, such as Auto(evaluations=2**20) for how much work it may be. Left
             out, about what a laptop does in a minute, and less where that is no better.
         rows: how many rows of a person are used at most where `fit` is given `people`; default 8.
@@ -185,6 +275,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
             every round.
         coefs_: weights of each layer, inputs x outputs; two classes have one output.
         intercepts_: biases of each layer.
+        coef_: the weights of a linear model, outputs x inputs; `intercept_` its biases.
         n_iter_: steps taken.
         n_features_in_: columns of X.
     """
@@ -192,7 +283,9 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
     _: KW_ONLY
     loss: str | Callable[..., Any] = "logistic"
     classes: Sequence[Any] | None = None
+    class_weight: Mapping[Any, float] | None = None
 
+    @_fits
     def fit(self, X: Any, y: Any, people: Any = None) -> PrivateClassifier:
         """Train privately on rows X with labels y. One row of (X, y) is one person.
 
@@ -200,7 +293,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
         `rows` of their rows. Through a pipeline: `fit(X, y, privateclassifier__people=...)`.
         """
         judge = models.chosen_loss(self.loss, models.CLASSIFICATION)
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = self._given(X, y)
         check_classification_targets(y)
         known = np.unique(y) if self.classes is None else np.unique(np.asarray(self.classes))
         if len(known) < 2:
@@ -214,19 +307,20 @@ class PrivateClassifier(ClassifierMixin, _PrivateModel):
                 "y has a label that is not in classes: give all labels that there may be, of the "
                 f"type that y has ({np.asarray(y).dtype})."
             )
+        weights = models.weights_of(self.class_weight, known)
         self.classes_ = known
         index = np.searchsorted(known, y).astype(np.int32)
         public = ""
         if self.classes is None:
             public = " (the set of labels in y is not: it was taken from the data without noise)"
-            warnings.warn(
+            warn(
                 "classes was not given, so the labels that occur in y are taken from the data without "
                 "noise, and a label that one row alone has gives that row away: give all labels that "
                 "there may be as classes=[...].",
                 ClassesFromData,
-                stacklevel=2,
             )
-        self._train(X, index, judge, 1 if len(known) == 2 else len(known), people, public)
+        out = 1 if len(known) == 2 else len(known)
+        self._train(X, index, judge, out, people, public, weights)
         return self
 
     def decision_function(self, X: Any) -> Float[np.ndarray, "rows ..."]:
@@ -274,13 +368,14 @@ class PrivateRegressor(RegressorMixin, _PrivateModel):
         n_features_in_: columns of X.
     """
 
+    @_fits
     def fit(self, X: Any, y: Any, people: Any = None) -> PrivateRegressor:
         """Train privately on rows X with targets y. One row of (X, y) is one person.
 
         Unless `people` has an identifier for each row: see `PrivateClassifier.fit`.
         """
         judge = models.chosen_loss(self.loss, models.REGRESSION)
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        X, y = self._given(X, y, y_numeric=True)
         self._train(X, np.asarray(y), judge, 1, people)
         return self
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from blindstep.errors import InvalidArgument, count
+from blindstep.errors import InvalidArgument, count, positive
 from blindstep.losses.pytrees import Loss
 
 Layers = list[tuple[Any, Any]]
@@ -82,14 +82,52 @@ REGRESSION = {"absolute": absolute, "squared": squared}
 
 
 @functools.lru_cache(maxsize=64)
-def record_loss(judge: Callable[[Any, Any], Any], classifies: bool) -> Loss:
-    """The loss of a model on one record; the same object each time, so nothing compiles twice."""
+def record_loss(
+    judge: Callable[[Any, Any], Any], classifies: bool, weights: tuple[float, ...] = ()
+) -> Loss:
+    """The loss of a model on one record; the same object each time, so nothing compiles twice.
+
+    `weights` are those of the classes; none: each weighs 1.
+    """
 
     def loss(layers: PyTree, record: PyTree) -> Any:
         given = outputs(layers, record["features"])
-        return judge(class_scores(given) if classifies else given[0], record["target"])
+        found = judge(class_scores(given) if classifies else given[0], record["target"])
+        if not weights:
+            return found
+        return found * _of_label(jnp.asarray(weights, given.dtype), record["target"])
 
     return loss
+
+
+def itself(_: PyTree, record: Any) -> Any:
+    """A record that is a loss already."""
+    return record
+
+
+# What is said of a column that is not one of numbers.
+WORDS = (
+    "X has a column of words: give categories={'column': ['one', 'another']}, a public list of those "
+    "that there may be, and scales={'column': (centre, size)} for columns of numbers. (An encoder that "
+    "is fitted on private rows would be a release of its own.)"
+)
+
+
+def weights_of(given: object, classes: np.ndarray) -> tuple[float, ...]:
+    """The weight of each class, checked; none if all weigh 1."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(
+            f"class_weight must be a mapping such as {{'no': 1, 'yes': 5}}, got {given!r}: weights "
+            "that follow from how often a label occurs would be a release of its own."
+        )
+    known = classes.tolist()
+    if unknown := [label for label in given if label not in known]:
+        raise InvalidArgument(
+            f"class_weight has {unknown[0]!r}, which is not a class: there are {known}."
+        )
+    return tuple(positive(f"class_weight[{label!r}]", given.get(label, 1.0)) for label in known)
 
 
 def chosen_loss(loss: object, known: dict[str, Callable[..., Any]]) -> Callable[..., Any]:

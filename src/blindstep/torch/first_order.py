@@ -6,6 +6,7 @@ again: the loss is a function, and what it gives for made-up records is compared
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import equinox as eqx
@@ -15,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from blindstep.estimate.gradients import GradientEstimator
-from blindstep.estimate.vectors import Query, Vectors
+from blindstep.estimate.vectors import Query, Vectors, worth_a_call
 from blindstep.optimize.machine import Machine, State, StepInfo
 from blindstep.private.gate import Contributions, Memory, Permit
 from blindstep.private.schedule import Kind
@@ -73,21 +74,20 @@ class Points:
             self.group.place(self.length * self.means[number])
 
 
-def descend(run: Run, vectors: ModelGradients) -> None:
-    """Make the steps that are still to come."""
-    session, machine, public = run.session, traced(run.machine), run.session.gate.public
+def stepping(run: Run, vectors: ModelGradients) -> Callable[[], None]:
+    """What makes the next step."""
+    machine, public = traced(run.machine), run.session.gate.public
 
     def program(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, StepInfo]]:
         permit, query = _ready(permit, memory, machine, run.state, public)
-        batch = permit.terms.schedule.worth_a_call(Kind.GRAD)
+        batch = worth_a_call(permit.terms.schedule, Kind.GRAD)
         # PyTorch is no part of a compiled program: the gate asks for some records after the other.
         with jax.disable_jit():
             contributions = vectors.contributions(query, batch)
             memory, release = permit.release(memory, Kind.GRAD, contributions)
         return memory, _told(machine, run.state, release, public)
 
-    while not session.finished:
-        run.advance(program)
+    return lambda: run.advance(program)
 
 
 @eqx.filter_jit

@@ -54,7 +54,7 @@ class Differentiator:
         self.batch, self.width = max(1, min(batch, _TOGETHER // weights.dim)), 1 + weights.dim
         self._device = next(weights.model.parameters()).device
         self.together = False
-        expected = self._of_made_up()
+        expected = self._of_made_up(1)
         if not bool(torch.any(expected[:, 1:].nan_to_num(0.0, 0.0, 0.0))):
             raise InvalidArgument(
                 "the loss has no gradient in the parameters that are tuned, as far as made-up records "
@@ -64,7 +64,7 @@ class Differentiator:
         self.together = True
         most = _ALIKE * float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max())
         self.together = torch.allclose(
-            self._of_made_up(), expected, rtol=0.0, atol=most, equal_nan=True
+            self._of_made_up(self.batch), expected, rtol=0.0, atol=most, equal_nan=True
         )
 
     def gradients(self, rows: Int[np.ndarray, " few"]) -> Float[np.ndarray, "few width"]:
@@ -77,14 +77,14 @@ class Differentiator:
 
         Steps that are repeated after a crash must come out bit for bit the same.
         """
-        return hashlib.sha256(self._of_made_up().numpy().tobytes()).hexdigest()
+        return hashlib.sha256(self._of_made_up(self.batch).numpy().tobytes()).hexdigest()
 
-    def _of_made_up(self) -> torch.Tensor:
-        """Made-up records of each kind, this way; NaN where the loss fails."""
+    def _of_made_up(self, number: int) -> torch.Tensor:
+        """A made-up record of each kind, so many at a time, this way; NaN where the loss fails."""
         found = []
         with silence(worker=False), interrupt.watched(here=True):
             for kind in KINDS:
-                batch = self._records.made_up(self.batch, self._device, [kind])
+                batch = self._records.made_up(number, self._device, [kind])
                 try:
                     with torch.random.fork_rng([]):
                         torch.manual_seed(0)
@@ -96,9 +96,11 @@ class Differentiator:
 
     def _of(self, batch: Batch) -> torch.Tensor:
         """Losses and gradients, records x width; raises what the loss raises."""
-        slots = len(leaves(batch.rows)[0]) // self.batch
-        rows = mapped(lambda leaf: leaf.reshape(self.batch, slots, *leaf.shape[1:]), batch.rows)
-        used = torch.ones(self.batch, device=self._device) if batch.used is None else batch.used
+        count = len(leaves(batch.rows)[0])
+        used = torch.ones(count, device=self._device) if batch.used is None else batch.used
+        number = len(used)
+        slots = count // number
+        rows = mapped(lambda leaf: leaf.reshape(number, slots, *leaf.shape[1:]), batch.rows)
         own = [each.detach() for each in self._weights.tensors]
         if self.together:
             each = torch.func.grad_and_value(self._mean)
@@ -106,7 +108,7 @@ class Differentiator:
             slopes, values = each(own, rows, used)
             return torch.cat([values[:, None], *(slope.flatten(1) for slope in slopes)], dim=1)
         made = []
-        for at in range(self.batch):
+        for at in range(number):
             record = mapped(lambda leaf, at=at: leaf[at], rows)
             made.append(self._alone([each.requires_grad_() for each in own], record, used[at]))
         return torch.stack(made)

@@ -5,12 +5,10 @@ Guarantee: of the data only shapes and types enter, which are public; no value i
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import torch
 
-from blindstep.errors import InvalidArgument, LossNotFinite, RunsInEvaluationMode
+from blindstep.errors import InvalidArgument, LossNotFinite, RunsInEvaluationMode, warn
 from blindstep.losses.silence import interrupt, silence
 from blindstep.torch.evaluate import Loss, ModelEvaluator, one_each
 from blindstep.torch.records import KINDS, Batch, Records, leaves
@@ -46,10 +44,9 @@ def look_over(model: torch.nn.Module) -> None:
     if dropouts:
         said.append(f"its {len(dropouts)} dropout layers are off")
     if said:
-        warnings.warn(
+        warn(
             f"the model runs in evaluation mode: {'; '.join(said)}.",
             RunsInEvaluationMode,
-            stacklevel=4,
         )
 
 
@@ -74,11 +71,10 @@ def rehearse(weights: Weights, loss: Loss, records: Records, batch: int) -> None
         )
     found = [each for each in kinds if isinstance(each, torch.Tensor)]
     if not any(bool(torch.isfinite(each).all()) for each in found):
-        warnings.warn(
+        warn(
             "the loss is not finite for any made-up record (zeros, ones, random numbers), and a record "
             f"whose loss is not finite counts 0. {_SWITCH}",
             LossNotFinite,
-            stacklevel=4,
         )
     mixed = _told(weights, loss, records.made_up(batch, device, KINDS))
     if not isinstance(mixed, torch.Tensor):

@@ -8,7 +8,8 @@ numbers. That of a run on gradients holds its points.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,14 +24,14 @@ from blindstep.estimate.comparison import Comparison
 from blindstep.estimate.estimators import ValueEstimator, from_values
 from blindstep.estimate.gradients import GradientEstimator
 from blindstep.estimate.scales import ScaleFinder, Units
-from blindstep.estimate.vectors import Query
+from blindstep.estimate.vectors import Query, of_answers, together
 from blindstep.ledger.fingerprints import Fingerprints
 from blindstep.ledger.session import Session
 from blindstep.ledger.storage import Storage
 from blindstep.optimize.machine import State, StepInfo
 from blindstep.planning.networks import calibration_reach
 from blindstep.planning.plan import Plan
-from blindstep.private.gate import Memory, Permit, release_answers
+from blindstep.private.gate import Memory, Permit
 from blindstep.private.schedule import Kind
 from blindstep.run.calibration import (
     calibrate_on_answers,
@@ -38,17 +39,22 @@ from blindstep.run.calibration import (
     open_comparison,
     run_calibration,
 )
-from blindstep.run.choice import compare_at
+from blindstep.run.choice import compare_at, compared_of
 from blindstep.run.loop import Run
-from blindstep.run.progress import RunProgress
+from blindstep.run.progress import Placed, RunProgress
 from blindstep.run.result import History, best_round, history_of
 from blindstep.torch.evaluate import Shift
-from blindstep.torch.first_order import ModelGradients, Points, descend
+from blindstep.torch.first_order import ModelGradients, Points, stepping
 from blindstep.torch.group import ModelGroup
 from blindstep.torch.replay import ModelPath, ModelSpace, Replay, Signed, calibration_shifts
 
+# Asked after each round, with the model at the mean of its points, and at the start: from how many
+# rounds there were to whether the run ends.
+AfterRound = Callable[[int], bool]
 # How much longer a tensor's unit may be than that of the largest one, were it as large.
 _LONGEST = 8.0
+# The longest step of a run on gradients, in losses over their slope.
+_FARTHEST = 0.7
 
 
 class Finished(NamedTuple):
@@ -68,11 +74,12 @@ def run(
     known: Fingerprints,
     seed: int | None,
     unit: str,
-    progress: bool | None,
+    bar: RunProgress,
+    after_round: AfterRound | None = None,
 ) -> Finished:
     """Make all releases that are still to come, and move the weights to the answer."""
     # States of 64 bits: what was released comes back as it was, also after a crash.
-    with jax.enable_x64(True), RunProgress(plan, show=progress) as bar:
+    with jax.enable_x64(True), bar:
         with open_calibration(plan, storage, lambda: known, seed, unit) as session:
             bar.follow(session)
             units = _calibrate(plan, group, session)
@@ -83,7 +90,7 @@ def run(
         about = (plan.terms, plan.to_dict(), begun, storage, lambda: known)
         with Session(*about, seed=seed, unit=unit) as session:
             take = _along_gradients if plan.differentiates else _along_signs
-            run, road = take(plan, session, units, group, bar)
+            run, road = take(plan, session, units, group, bar, after_round)
         history = history_of(plan, run.info(), units.unit)
         best, compared = best_round(history), None
         if plan.comparison is not None:
@@ -93,6 +100,10 @@ def run(
             best = compared.best
         road.to(best)
         return Finished(history, best, compared, road, session.gate.seeded)
+
+
+# What losses of networks are expected to differ by, in the unit of the loss.
+_DIFFERS = 0.2
 
 
 def _compare(
@@ -109,10 +120,10 @@ def _compare(
             found.append(road.group.values(rows, here))
         return np.concatenate(found, axis=1)
 
-    points: list[int | None] = [None, *plan.compared]
+    points: list[int | None] = [None, *compared_of(plan, history)]
     release = calibrate_on_answers(session, plan.comparison_query, answer)
-    # Losses of networks differ by about their own size.
-    expected = np.full(len(plan.compared), unit)
+    # Losses of networks differ by a part of their own size.
+    expected = np.full(len(plan.compared), _DIFFERS * unit)
     return compare_at(plan, session, points, release, history, road.means, expected)
 
 
@@ -139,16 +150,67 @@ def _calibrate(plan: Plan, group: ModelGroup, session: Session) -> Units:
 
 
 def _along_gradients(
-    plan: Plan, session: Session, units: Units, group: ModelGroup, bar: RunProgress
+    plan: Plan,
+    session: Session,
+    units: Units,
+    group: ModelGroup,
+    bar: RunProgress,
+    after_round: AfterRound | None,
 ) -> tuple[Run, Points]:
-    """All steps of a run on gradients. Its natural unit is the length of all parameters together."""
+    """All steps of a run on gradients.
+
+    Its natural unit is the length of all parameters together. Where the loss is steep for that, as it
+    is for an adapter of a model that has learned, it is such that no step is longer than `_FARTHEST`
+    times the loss over its slope, however few steps there are.
+    """
     run = Run(plan.build(), session, plan.rounds)
-    bar.follow(session, run.values)
-    length, slope = group.weights.length, units.unit / float(units.lengths[0])
+    bar.follow(session, run.values, run, Placed(units.unit))
+    near = float(units.lengths[0])
+    length = min(group.weights.length, _FARTHEST * near / plan.reach)
+    slope = units.unit / near
     estimator = run.machine.estimator
     assert isinstance(estimator, GradientEstimator)
-    descend(run, ModelGradients(estimator, group, length, slope, units.unit, plan.records))
-    return run, Points(group, np.stack(run.means), length)
+    step = stepping(run, ModelGradients(estimator, group, length, slope, units.unit, plan.records))
+
+    def road() -> Points:
+        return Points(group, np.stack(run.means) if run.means else np.zeros((0, plan.dim)), length)
+
+    take_rounds(run, plan, after_round, road, step)
+    return run, road()
+
+
+def take_rounds(
+    run: Run,
+    plan: Plan,
+    after_round: AfterRound | None,
+    road: Callable[[], Signed | Points],
+    step: Callable[[], None],
+    back: Callable[[], None] = lambda: None,
+) -> None:
+    """Make the steps that are still to come, unless `after_round` ends the run before.
+
+    A run that goes on after a crash asks about all of its rounds again, so that whoever counts them
+    counts the same. `back` puts the weights where the steps had led them.
+    """
+
+    def ends(done: int) -> bool:
+        if after_round is None:
+            return False
+        road().to(done - 1 if done else None)
+        found = after_round(done)
+        back()
+        return found and done > 0
+
+    def asks(rounds: range) -> None:
+        if any(ends(done) for done in rounds):
+            run.stop()
+            run.keep()
+
+    asks(range(run.session.position // plan.horizon + 1))
+    while not run.done:
+        step()
+        done, inside = divmod(run.session.position, plan.horizon)
+        asks(range(done, done + (not inside)))
 
 
 def within_reason(
@@ -184,7 +246,12 @@ def within_reason(
 
 
 def _along_signs(
-    plan: Plan, session: Session, units: Units, group: ModelGroup, bar: RunProgress
+    plan: Plan,
+    session: Session,
+    units: Units,
+    group: ModelGroup,
+    bar: RunProgress,
+    after_round: AfterRound | None,
 ) -> tuple[Run, Signed]:
     """Move the weights along what was released before, then make the steps that are still to come."""
     weights = group.weights
@@ -194,11 +261,18 @@ def _along_signs(
     replay = Replay(plan, _words(session.gate.public), lengths, units.unit, units.jumps, widening)
     machine = replace(plan.build(jumps=replay.jumps), space=ModelSpace(replay, weights))
     run = Run(machine, session, plan.rounds)
-    bar.follow(session, run.values)
+    bar.follow(session, run.values, run, Placed(units.unit))
     estimator, gate = from_values(plan.estimator), session.gate
-    for number in range(session.position):
-        _move(replay, run.state.path, number, group)
-    while not session.finished:
+
+    def road() -> Signed:
+        return Signed(group, replay, run.state.path)
+
+    def back() -> None:
+        group.put_back()
+        for number in range(session.position):
+            _move(replay, run.state.path, number, group)
+
+    def step() -> None:
         number, query = session.position, run.ask()
         near = replay.widening * (1.0 if query.nearness is None else float(query.nearness))
         if int(session.saved.get("step", -1)) != number:
@@ -209,9 +283,7 @@ def _along_signs(
         placed = gate.in_places(number, answers.reshape(-1, plan.sides, plan.directions))
         values = jnp.asarray(placed / replay.unit)
 
-        def program(
-            permit: Permit, memory: Memory, near: float = near, values: Array = values
-        ) -> tuple[Memory, tuple[State, StepInfo]]:
+        def program(permit: Permit, memory: Memory) -> tuple[Memory, tuple[State, StepInfo]]:
             given = (estimator, jnp.asarray(near), values, gate.public)
             memory, release = _release(permit, memory, *given)
             return memory, machine.tell(run.state, release, gate.public)
@@ -219,7 +291,10 @@ def _along_signs(
         run.release(program, answers=answers.ravel())
         _move(replay, run.state.path, number, group)
         run.keep()
-    return run, Signed(group, replay, run.state.path)
+
+    back()
+    take_rounds(run, plan, after_round, road, step, back)
+    return run, road()
 
 
 def _move(replay: Replay, path: ModelPath, number: int, group: ModelGroup) -> None:
@@ -240,7 +315,8 @@ def _release(
     nowhere = jnp.zeros(1)  # coefficients do not depend on where the points are
     query = Query(nowhere, nowhere, public, Kind.GRAD, nearness)
     vectors = estimator.coefficients(query, answers)
-    return release_answers(permit, memory, Kind.GRAD, vectors, lambda own: own)
+    size = together(permit.terms, Kind.GRAD, math.prod(vectors.shape[1:]))
+    return permit.release(memory, Kind.GRAD, of_answers(vectors, lambda own: own, size))
 
 
 def _words(public: Key[Array, ""]) -> np.ndarray:

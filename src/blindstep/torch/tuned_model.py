@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import base64
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from blindstep.display import Displayed
 from blindstep.errors import InvalidArgument
 from blindstep.estimate.comparison import Comparison
 from blindstep.ledger import files
 from blindstep.planning.plan import Plan
-from blindstep.private.statement import Statement
+from blindstep.planning.statement import Statement
 from blindstep.run.outcome import Outcome, outcome_of
 from blindstep.run.result import History
 from blindstep.torch.first_order import Points
@@ -60,6 +61,29 @@ class TunedModel(Displayed):
     def outcome(self) -> Outcome:
         """How the run went and what would help, in a sentence or two, from releases alone."""
         return outcome_of(self.plan, self.history, self._road.means, self.comparison)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Copies of the tuned parameters by name, for `load_state_dict(..., strict=False)`."""
+        weights = self._road.group.weights
+        if weights.fingerprint() != self.tuned:
+            raise InvalidArgument(
+                "the model has been changed since the run: save the result when the run is done, and "
+                "`blindstep.torch.load` it."
+            )
+        pairs = zip(weights.names, weights.tensors, strict=True)
+        return {name: each.detach().clone() for name, each in pairs}
+
+    def at_round(self, number: int) -> TunedModel:
+        """The same run with the mean of another round for an answer; the model is moved there.
+
+        All means are released, so choosing one by public data costs nothing.
+        """
+        if not 0 <= number < len(self.history.move_norm):
+            raise InvalidArgument(f"there are rounds 0 to {len(self.history.move_norm) - 1}.")
+        weights = self._road.group.weights
+        self._road.to(number)
+        held = weights.as_bytes() if self._weights else ()
+        return replace(self, best_round=number, tuned=weights.fingerprint(), _weights=held)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tuned model as a file: `blindstep.torch.load` makes it from the base model.
@@ -130,6 +154,10 @@ def read(path: str | os.PathLike[str]) -> TunedFile:
         if body["version"] != _VERSION:
             raise ValueError(f"it is of version {body['version']}, and this one reads {_VERSION}")
         return _tuned(body)
+    except FileNotFoundError:
+        raise InvalidArgument(
+            f"{os.fspath(path)} is not there: give the path of a file that `TunedModel.save` wrote."
+        ) from None
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgument(
             f"{os.fspath(path)} is not a tuned model that can be read ({error}): save it again, or get "

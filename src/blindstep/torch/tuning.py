@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from blindstep.errors import InvalidArgument, answers_typos, count
 from blindstep.ledger import fingerprints
+from blindstep.ledger.budget import Privacy
 from blindstep.ledger.storage import Storage
 from blindstep.losses.people import People, people_of
 from blindstep.planning.auto import Auto
@@ -23,16 +25,16 @@ from blindstep.planning.method import Method, Problem
 from blindstep.planning.networks import MOST_DIFFERENTIATED, advised
 from blindstep.planning.plan import Plan
 from blindstep.planning.planner import require_method
-from blindstep.private.statement import Privacy
 from blindstep.processes.jax_group import JaxGroup
+from blindstep.run.callbacks import Callback
 from blindstep.run.planned import Call, planned, problem_of, ready
-from blindstep.run.progress import ends_in_one_line
+from blindstep.run.progress import RunProgress, ends_in_one_line
 from blindstep.torch import rehearsal, tuned_model
 from blindstep.torch.evaluate import Loss, ModelEvaluator
 from blindstep.torch.gradients import Differentiator, has_gradient
 from blindstep.torch.group import ModelGroup
 from blindstep.torch.records import Collate, Records
-from blindstep.torch.run import run
+from blindstep.torch.run import AfterRound, run
 from blindstep.torch.tuned_model import TunedModel
 from blindstep.torch.weights import Weights
 
@@ -60,6 +62,8 @@ def minimize(
     checkpoint: str | os.PathLike[str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
     budget: Privacy | None = None,
+    callbacks: Sequence[Callback] = (),
+    after_round: AfterRound | None = None,
 ) -> TunedModel:
     """Tune or train a model privately: from values of the loss alone, or from gradients of records.
 
@@ -105,6 +109,12 @@ def minimize(
             run directory has its own.
         budget: what all runs in the ledger together may spend; a run that would spend more is refused
             before anything is evaluated.
+        callbacks: functions that are told what each step released (`blindstep.callbacks.Released`) and
+            nothing else. One that gives True ends the run with its round.
+        after_round: called with the number of finished rounds, 0 at the start, while the model is at
+            the mean of the last one's points: what would be the answer. If it gives True the run ends
+            there, and the rest of its budget is not spent. *What it computes is not protected*: from
+            public data alone.
 
     Returns:
         The privacy statement, the plan, the history of public quantities, `outcome`, and `save`.
@@ -122,7 +132,7 @@ def minimize(
             rehearsal.rehearse(weights, loss, records, size)
 
         def effort() -> int:
-            return _effort(ModelEvaluator(weights, loss, records, size))
+            return _most(_rate(ModelEvaluator(weights, loss, records, size)))
 
         def first() -> tuple[Plan, int]:
             made = _plan_for(call, weights, records, effort)
@@ -143,7 +153,11 @@ def minimize(
                 rehearsal.rehearse_shifts(group.evaluator)
             if not group.leads:
                 return group.follow()
-            return group.finish(_lead(made, group, records, storage, base, seed, progress))
+            seconds = None
+            if progress or (progress is None and sys.stderr.isatty()):
+                seconds = made.evaluations / _rate(group.evaluator)
+            bar = RunProgress(made, show=progress, callbacks=callbacks, seconds=seconds)
+            return group.finish(_lead(made, group, records, storage, base, seed, bar, after_round))
 
 
 @answers_typos
@@ -183,7 +197,8 @@ def _lead(
     storage: Storage,
     base: str,
     seed: int | None,
-    progress: bool | None,
+    bar: RunProgress,
+    after_round: AfterRound | None,
 ) -> TunedModel:
     """The whole run, in the process that owns the gate; `base` is the fingerprint of the start."""
     # What must be the same on resuming; of data that are not to be stored, nothing is read.
@@ -191,7 +206,7 @@ def _lead(
     known = fingerprints.of_questions(None, start, records.arrays if storage else ())
     if plan.differentiates and storage:
         known = replace(known, loss=group.differentiator.fingerprint())
-    done = run(plan, group, storage, known, seed, records.unit, progress)
+    done = run(plan, group, storage, known, seed, records.unit, bar, after_round)
     weights = group.weights
     return TunedModel(
         privacy=plan.statement(seeded=done.seeded, unit=records.unit),
@@ -230,13 +245,16 @@ def _plan_for(call: Call, weights: Weights, records: Records, effort: Callable[[
     return made
 
 
-def _effort(evaluator: ModelEvaluator) -> int:
-    """Evaluations in about ten minutes, by batches of made-up records; a power of two."""
+def _rate(evaluator: ModelEvaluator) -> float:
+    """Evaluations a second, of made-up records."""
     evaluator.try_out()
     began = time.perf_counter()
-    each = evaluator.try_out()
-    wanted = int(min(max(_SECONDS * each / (time.perf_counter() - began), _FEWEST), _MOST))
-    return 2 ** (wanted.bit_length() - 1)
+    return evaluator.try_out() / (time.perf_counter() - began)
+
+
+def _most(rate: float) -> int:
+    """Evaluations in about ten minutes; a power of two."""
+    return 2 ** (int(min(max(_SECONDS * rate, _FEWEST), _MOST)).bit_length() - 1)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,16 @@
-// Up and down buttons for a page: the person's question comes from your server, answers go to the
-// service with the question's own token. No cookie, no identifier, no other token is in the page.
+// Buttons for a page: the person's question comes from your server, answers go to the service with the
+// question's own token. No cookie, no identifier, no other token is in the page.
 //
 //   <div data-blindstep='{"status": "asked", "token": "...", ...}'></div>
 //   <script src="https://the-service/static/blindstep.js" defer></script>
 //
-// After the first answer the second question's parameters arrive as an event, to be shown:
-//   element.addEventListener("blindstep:show", (event) => render(event.detail.parameters));
+// A person answers twice, about two sets of parameters. After the first answer the page is loaded again,
+// and your server, which asks again, gets the second question. A page that draws parameters itself says
+// so, and is not loaded again:
+//   element.addEventListener("blindstep:show", (event) => {
+//     event.preventDefault();
+//     render(event.detail.parameters);
+//   });
 "use strict";
 (() => {
   const service = new URL(document.currentScript.src).origin;
@@ -46,27 +51,37 @@
     says.setAttribute("role", "status");
     const buttons = [];
     const tell = (text) => { says.textContent = text; };
-    const show = () => {
+    const show = (answered) => {
       const asked = question && question.status === "asked";
       for (const each of buttons) { each.hidden = !asked; each.disabled = false; }
-      if (question) {
-        element.dispatchEvent(new CustomEvent("blindstep:show", { bubbles: true, detail: question }));
+      if (!question) return;
+      const event = new CustomEvent("blindstep:show", { bubbles: true, cancelable: true, detail: question });
+      const drawn = !element.dispatchEvent(event);
+      if (answered && !drawn) {  // what is asked about now is not what the page shows
+        for (const each of buttons) each.disabled = true;
+        location.reload();
       }
     };
     const vote = async (value) => {
       for (const each of buttons) each.disabled = true;
+      let answered = false;
       try {
         const taken = await send(question.token, value);
         question = taken.next;
+        answered = true;
         tell(taken.status === "accepted" ? (question ? "Thank you. And this one?" : "Thank you.") : "This question is over.");
       } catch {
         tell("That did not arrive. Please try again.");
       }
-      show();
+      show(answered);
     };
-    buttons.push(button("Good", "👍", () => vote(1)), button("Not good", "👎", () => vote(0)));
+    if (question && question.options) {
+      buttons.push(button("The first is better", "1", () => vote(-1)), button("The second is better", "2", () => vote(1)));
+    } else {
+      buttons.push(button("Good", "👍", () => vote(1)), button("Not good", "👎", () => vote(0)));
+    }
     element.append(...buttons, says);
-    show();
+    show(false);
   };
 
   document.querySelectorAll("[data-blindstep]").forEach(start);

@@ -6,7 +6,7 @@
     // Somebody who is reading inside it with a keyboard, or has opened a table, is left in peace.
     if (!part || document.hidden || part.contains(document.activeElement) || part.querySelector("details[open]")) return;
     try {
-      const response = await fetch(location.pathname, { credentials: "same-origin" });
+      const response = await fetch(location.pathname + location.search, { credentials: "same-origin" });
       if (!response.ok || response.redirected) return;
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
       const fresh = page.querySelector("[data-live]");

@@ -154,8 +154,10 @@ def test_the_compiled_driver_agrees(secret, monkeypatch):
     method = bs.Auto(evaluations=20_000, passes=10, estimate="gradient", secret=secret)
     made = tuning.plan(Line(), NUMBER, PRIVACY, method)
     assert made.secret is secret
-    kept, descend = [], torch_run.descend
-    monkeypatch.setattr(torch_run, "descend", lambda *given: kept.append(given) or descend(*given))
+    kept, stepping = [], torch_run.stepping
+    monkeypatch.setattr(
+        torch_run, "stepping", lambda *given: kept.append(given) or stepping(*given)
+    )
     result = tuning.minimize(
         Line(), lambda m, b: m(b["x"]), {"x": ROWS}, method=made, batch=7, seed=5
     )
