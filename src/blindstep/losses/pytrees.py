@@ -78,9 +78,10 @@ class ParameterSpace:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def flatten(self, params: PyTree) -> Float[Array, " dim"]:
-        """The flat float64 vector of `params`."""
-        flat = (jnp.ravel(jnp.asarray(leaf)) for leaf in jax.tree.leaves(params))
-        return jnp.concatenate([part.astype(jnp.float64) for part in flat])
+        """The flat float64 vector of `params`, whatever width of floats JAX is set to."""
+        with jax.enable_x64(True):
+            flat = (jnp.ravel(jnp.asarray(leaf)) for leaf in jax.tree.leaves(params))
+            return jnp.concatenate([part.astype(jnp.float64) for part in flat])
 
     def unflatten(self, vector: Float[Any, "*rows dim"]) -> PyTree:
         """Parameters of the original structure, shapes and dtypes; of rows, with rows in front."""
@@ -146,6 +147,24 @@ def shapes_of(params: PyTree, data: PyTree) -> tuple[PyTree, PyTree]:
     return jax.tree.map(lambda leaf: struct(np.shape(leaf), np.asarray(leaf).dtype), params), record
 
 
+def described(tree: PyTree, *, of_records: bool = False) -> str:
+    """What a pytree is made of: `{age: float64[], name: text}`; with `of_records` one of its records.
+
+    How long texts are stays out.
+    """
+
+    def shape(leaf: Any) -> str:
+        found = np.asarray(leaf) if not hasattr(leaf, "dtype") else leaf
+        name = {"U": "text", "S": "bytes", "O": "objects"}.get(found.dtype.kind, str(found.dtype))
+        return f"{name}{list(found.shape[1 if of_records else 0 :])}"
+
+    return str(jax.tree.map(shape, tree)).replace("'", "")
+
+
+# Characters of a loss's own error that are repeated.
+_MOST_WORDS = 400
+
+
 def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
     """Trace the loss on shapes alone; it must give one real number for each record, and only that.
 
@@ -171,6 +190,17 @@ def check_loss(loss: Loss, params: PyTree, data: PyTree) -> None:
             "JAX cannot trace the loss. Write it with jax.numpy, with jnp.where in place of `if`, and "
             "without float(), int() or numpy; a loss that must run as plain Python needs "
             "evaluate=blindstep.Host()."
+        ) from error
+    except (InvalidArgument, jax.errors.JAXTypeError):
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        plain = isinstance(params, list) and all(isinstance(each, int | float) for each in params)
+        hint = " A list of numbers is no array: give np.array(params)." if plain else ""
+        raise InvalidArgument(
+            f"the loss raises {type(error).__name__}: {text[:_MOST_WORDS].rstrip('.')}. It is called "
+            f"with params, which are {described(params)}, and with one record at a time, which is "
+            f"{described(data, of_records=True)}.{hint}"
         ) from error
     if traced.effects:
         raise InvalidArgument(
