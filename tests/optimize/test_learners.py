@@ -28,7 +28,8 @@ PACE = Pace(reach=0.5, steps=20, step=0.2)
 
 def follow(learner, gradients, pace):
     """Each move, and its recorded length, of a learner that sees these gradients."""
-    state, path = learner.init(), SPACE.begin(jnp.zeros(gradients.shape[1]))
+    dim = gradients.shape[1]
+    state, path = learner.begin(dim, pace), SPACE.begin(jnp.zeros(dim))
     for gradient in map(jnp.asarray, gradients):
         seen = SPACE.see(path, gradient)
         choice = learner.update(state, seen, pace)
@@ -81,7 +82,7 @@ def test_moves_reach_no_further_than_they_may(learner, scale):
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_compiled_or_not_a_learner_chooses_the_same(learner):
     gradients = np.random.default_rng(3).normal(size=(4, 3))
-    state, path = learner.init(), SPACE.begin(jnp.ones(3))
+    state, path = learner.begin(3, PACE), SPACE.begin(jnp.ones(3))
     for gradient in map(jnp.asarray, gradients):
         seen = SPACE.see(path, gradient)
         eager = learner.update(state, seen, PACE)
@@ -147,7 +148,8 @@ def lengths(gradients, pace, learner=None):
 def descent(slope, start, pace):
     """Where a heeding learner gets to on a loss with this slope."""
     learner = Heeding()
-    state, path = learner.init(), SPACE.begin(jnp.asarray(start))
+    path = SPACE.begin(jnp.asarray(start))
+    state = learner.begin(len(start), pace)
     for _ in range(pace.steps):
         gradient = jnp.asarray(slope(np.asarray(path.point)))
         choice = learner.update(state, SPACE.see(path, gradient), pace)
@@ -167,11 +169,23 @@ def test_steps_halve_while_gradients_point_back():
 def test_what_may_be_noise_changes_no_length():
     gradients = np.random.default_rng(5).normal(size=(20, 4))
     loud = Pace(reach=0.5, steps=20, noise=10.0)
-    np.testing.assert_allclose(lengths(gradients, loud), 1.0, rtol=1e-9)
+    np.testing.assert_allclose(np.ptp(lengths(gradients, loud)), 0.0, atol=1e-9)
     blurred = Pace(reach=0.5, steps=20, blur=0.3)
     np.testing.assert_allclose(lengths(gradients, blurred), 1.0, rtol=1e-9)
     # The power twin: without noise the same gradients change them.
     assert np.ptp(lengths(gradients, PACE)) > 0.1
+
+
+def test_steps_along_nothing_but_noise_make_a_short_walk():
+    """Of T steps of full length in d dimensions few lead anywhere; their walk is sqrt(T) steps long."""
+    chance, pace = np.random.default_rng(9), Pace(reach=1.6, steps=64, noise=0.3)
+    noise, deaf = 0.3 * chance.normal(size=(64, 60)), {"sure": 1e9}
+    least = 0.8 * np.sqrt(60 / 64) / 1.6
+    np.testing.assert_allclose(lengths(noise, pace, Heeding(**deaf)), least, rtol=0.05)
+    # The power twins: steps are whole where something is heard, and where any walk will do.
+    signal = noise + np.eye(60)[0] * 100.0
+    assert np.min(lengths(signal, pace, Heeding(**deaf))) > 0.99
+    np.testing.assert_allclose(lengths(noise, pace, Heeding(walk=1e9, **deaf)), 1.0)
 
 
 @pytest.mark.parametrize("away", [1e-3, 1.0, 1e3])
@@ -194,7 +208,7 @@ def test_the_heeding_learner_sees_the_units_of_nothing():
 def test_a_move_onto_a_plateau_is_taken_back_where_the_loss_is_shown(shown):
     learner, pace = Heeding(), Pace(reach=100.0, steps=64, value_noise=0.01)
     chance = np.random.default_rng(7)
-    state, path = learner.init(), SPACE.begin(jnp.zeros(1))
+    state, path = learner.begin(1, pace), SPACE.begin(jnp.zeros(1))
     for _ in range(pace.steps):
         off = float(path.point[0]) - 1.0
         near = abs(off) < 3.0
@@ -211,7 +225,7 @@ def test_a_move_onto_a_plateau_is_taken_back_where_the_loss_is_shown(shown):
 def test_a_rise_that_may_be_noise_takes_no_move_back():
     learner, pace = Heeding(), Pace(reach=1.0, steps=20, value_noise=1.0)
     path = SPACE.begin(jnp.zeros(2))
-    state, kept = learner.init(), []
+    state, kept = learner.begin(2, pace), []
     # A rise within the noise, one where the gradient is as long as it was, and one onto a plateau.
     for value, slope in ((0.0, 1.0), (4.0, 0.1), (9.0, 0.1), (14.0, 0.01)):
         gradient = jnp.asarray([slope, 0.0])

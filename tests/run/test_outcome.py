@@ -39,8 +39,8 @@ def test_a_path_that_goes_one_way_is_told_from_a_walk_along_noise(dim):
 @pytest.mark.parametrize(
     ("epsilon", "signal", "low", "high"),
     [
-        (0.1, 0.0, 0.5, 0.5),  # nothing was heard, and the comparison is blunt
-        (0.1, 3.0, 1.0, 1.0),  # the first steps were clear
+        (0.1, 0.0, 0.5, 0.65),  # nothing was heard: a walk along noise
+        (0.1, 3.0, 0.9, 1.0),  # all steps led one way, much farther than noise would
         (1.0, 0.0, 0.5, 0.8),
         (1.0, 0.7, 0.9, 1.0),  # clear in all steps together
     ],
@@ -53,7 +53,8 @@ def test_less_of_the_way_is_gone_where_less_was_heard(epsilon, signal, low, high
     gradients = noise * chance.normal(size=(plan.rounds, plan.horizon, plan.heard))
     gradients[..., 0] += noise * signal * np.sqrt(plan.heard)
     norms = np.linalg.norm(gradients, axis=-1)
-    share = share_of_the_way(plan, History(norms, np.ones_like(norms)))
+    end = np.sum(gradients / norms[..., None], axis=(0, 1))  # by steps of length 1
+    share = share_of_the_way(plan, History(norms, np.ones_like(norms)), end)
     assert low <= share <= high
 
 

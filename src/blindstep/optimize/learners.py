@@ -220,6 +220,11 @@ class Heeding(Learner):
     move led onto a plateau: none of them leads back. So it is taken back, Delta_{t+1} = -Delta_t, and
     the next step is `brake` as long.
 
+    Where recent gradients are hardly longer than their noise, a step is mostly noise, and T such steps
+    are a random walk. So a step is shorter by the share 1 - noise^2 / |g|^2 of the gradient that is
+    none, but not so short that it would learn nothing: T steps that hear nothing add up to a walk of
+    about `walk` sqrt(d), of which a record feels one part in sqrt(d).
+
     Attributes:
         sure: standard deviations of the noise above which a cosine counts.
         slower: how fast steps become shorter.
@@ -227,6 +232,8 @@ class Heeding(Learner):
         nearest: the share of where they began below which probes do not come closer.
         rise: standard deviations of the noise above which a rise of the loss counts.
         brake: what a step becomes after one.
+        walk: how far steps along nothing but noise lead all together, in units of sqrt(d).
+        recent: the weight of the last gradient in the mean that says how much is noise.
     """
 
     name: ClassVar[str] = "heeding"
@@ -237,17 +244,20 @@ class Heeding(Learner):
     nearest: float | Float[Array, ""] = 0.05
     rise: float | Float[Array, ""] = 3.0
     brake: float | Float[Array, ""] = 0.25
+    walk: float | Float[Array, ""] = 0.8
+    recent: float | Float[Array, ""] = 0.3
 
-    def init(self) -> Float[Array, "7"]:
+    def begin(self, dim: int, pace: Pace) -> Float[Array, "9"]:
         """Steps done, log2 s, whether a gradient ever pointed back, how many in a row pointed on.
 
-        Then the loss and |g| before the last move, and whether that move took one back.
+        Then the loss and |g| before the last move, whether that move took one back, the recent mean of
+        |g|^2, and d.
         """
-        return jnp.zeros(7).at[4].set(jnp.inf)
+        return jnp.zeros(9).at[4].set(jnp.inf).at[8].set(dim)
 
-    def update(self, state: Float[Array, "7"], seen: Seen, pace: Pace) -> Choice:
+    def update(self, state: Float[Array, "9"], seen: Seen, pace: Pace) -> Choice:
         """A step against the gradient, of the length whose turn it is times what was heeded."""
-        done, log, back, row, before, steep, returned = state
+        done, log, back, row, before, steep, returned, square, dim = state
         norm, moved = jnp.sqrt(seen.gradient_square), jnp.sqrt(seen.move_square)
         doubt = self.rise * jnp.sqrt(2.0) * pace.value_noise
         # Not of a move that took one back: it is not what a gradient led to.
@@ -263,13 +273,18 @@ class Heeding(Learner):
         longer = jnp.where(back > 0, jnp.minimum(self.again * row, 1.0), 1.0)
         log = log + jnp.where(cosine > 0, longer, self.slower) * cosine
         log = log + jnp.where(rose, jnp.log2(self.brake), 0.0)
-        length = pace.reach * _share(done, log, pace)
+        fresh = jnp.where(done == 0, 1.0, self.recent)
+        square = (1.0 - fresh) * square + fresh * seen.gradient_square
+        heard = 1.0 - dim * pace.noise**2 / jnp.where(square > 0, square, jnp.inf)
+        least = jnp.minimum(self.walk * jnp.sqrt(dim / pace.steps) / pace.reach, 1.0)
+        length = pace.reach * _share(done, log, pace) * jnp.maximum(heard, least)
         before, steep = jnp.where(rose, before, seen.value), jnp.where(rose, steep, norm)
-        state = jnp.stack([done + 1.0, log, back, row, before, steep, jnp.where(rose, 1.0, 0.0)])
+        returned = jnp.where(rose, 1.0, 0.0)
+        state = jnp.stack([done + 1.0, log, back, row, before, steep, returned, square, dim])
         along = jnp.where(norm > 0, length / jnp.where(norm > 0, norm, 1.0), 0.0)
         return Choice(state, jnp.where(rose, -1.0, 0.0), jnp.where(rose, 0.0, -along))
 
-    def probing(self, state: Float[Array, "7"], pace: Pace) -> Float[Array, ""]:
+    def probing(self, state: Float[Array, "9"], pace: Pace) -> Float[Array, ""]:
         """As far as steps, and never below `nearest`."""
         return pace.widening * jnp.maximum(_share(state[0], state[1], pace), self.nearest)
 

@@ -5,8 +5,10 @@ What is left to choose follows from the sizes and the budget:
 - steps T: 64 up to 144 parameters, then as sqrt(d) up to 160, and fewer where noise would drown each
   of them. With all records in every step the noise on a gradient is 2 sqrt(T d) / (n mu) clips long;
   T is such that this is at most 0.8, and at least 20.
-- clip: 0.45 of a record's slopes at the start. Slopes shrink as a run learns, and noise is in
-  proportion to the clip. Much less would count the slopes of all records as equally long.
+- clip: 0.9 of a record's slopes at the start, and more where noise is short. Noise is in proportion to
+  the clip; but below it the slopes of all records count as equally long, and where equally long slopes
+  balance is not where the mean loss is least: with two thirds of the records in one class, a logistic
+  regression overshoots until its loss is above that of the start.
 - reach: 1.6 up to 144 parameters, then as sqrt(d) up to 3, and more in fewer steps, as T^-0.4. In
   noise a path of T steps gets sqrt(T) x reach far, in a random direction, of which a record feels one
   part in sqrt(d).
@@ -58,15 +60,16 @@ from blindstep.private.terms import PRESENCES, REPLACE
 
 # All in natural units: a record's slopes are about 1 long, its loss at the start is about 1.
 _STEPS, _MOST_STEPS, _FEWEST_STEPS, _DROWNED = 64, 160, 20, 0.8
-_SHORTEST, _LONGEST, _SMOOTHING, _CLIP = 1.6, 3.0, 0.5, 0.45
-# Where there is little noise, the clip is so large that noise is this long; but beyond a clip that most
-# slopes are shorter than, only half of what is left (of its logarithm) goes to the clip.
-_NOISE, _WIDE_CLIP, _LARGEST_CLIP = 0.06, 2.0, 8.0
+_SHORTEST, _LONGEST, _SMOOTHING, _CLIP = 1.6, 3.0, 0.5, 0.9
+# The clip is so large that noise is this long, up to twice the least clip. Above that noise has to be
+# shorter, and beyond a clip that most slopes are shorter than, only half of what is left (of its
+# logarithm) goes to the clip.
+_NOISE, _SHORT_NOISE, _WIDE_CLIP, _LARGEST_CLIP = 0.16, 0.06, 2.0, 8.0
 # Up to this many parameters a plan does not depend on their number.
 _FEW = 144
 # Up to this many a run keeps a map of how slopes change: d (d + 1) / 2 numbers, of which 64 steps show
-# 64 d.
-_SURVEYED = 24
+# 64 d. And where noise is at most so many clips long, for in more of it the map shows noise.
+_SURVEYED, _MAPPED = 24, 0.06
 _FEWEST_DIRECTIONS = 8
 _FEW_CALIBRATION_DIRECTIONS = (16, 4, 1)
 # The most evaluations, where nobody has said, in times what a laptop does in a minute: `batches` mostly
@@ -181,7 +184,10 @@ class Auto(Method):
         cost, shown = (COST / 2, 1) if differentiates else (1, dim)
         wanted = 1 if differentiates else self.directions
         left, longer = int((most - spent) / cost), 1.0
-        noise = 2.0 * math.sqrt(steps * dim) / clear * _clip(dim, clear, steps)
+        # What choosing records by chance adds is counted for slopes of length 1, though none is longer
+        # than the clip: noise counts as at half of the least clip, so that the two are in proportion.
+        each = _noise(dim, clear, steps)
+        noise = each * max(0.5 * _CLIP, _wide_clip(each))
         given = (records, steps, shown, noise, mu, privacy)
         about = {"evaluations": left, "wanted": wanted, "short": short, "brief": brief}
         made = choose(*given, **about) if self.secret else None
@@ -197,7 +203,8 @@ class Auto(Method):
         fewer = (most_steps / (rounds * horizon)) ** 0.4
         sampler = "structured" if q > 1 else "sphere"
         heard = clear / longer if made else clear * math.sqrt(batch / records)
-        clip = _clip(dim, heard, rounds * horizon)
+        each = _noise(dim, heard, rounds * horizon)
+        clip, maps = _clip(each), dim <= _SURVEYED and each <= _MAPPED
         return in_natural_units(
             self.name,
             problem,
@@ -209,7 +216,7 @@ class Auto(Method):
             horizon=horizon,
             batch=batch,
             reach=fewer * min(_SHORTEST * wide, _LONGEST),
-            learner=self.learner or (Surveying() if dim <= _SURVEYED else Heeding()),
+            learner=self.learner or (Surveying() if maps else Heeding()),
             comparison=StartComparison(compared, judged),
             secret=self.secret and 2 * min(batch, asked_of, compared) <= records,
         )
@@ -221,14 +228,20 @@ def _steps(dim: int, clear: float, most: int) -> int:
     return round(min(max(most * (_DROWNED / drowned) ** 2, _FEWEST_STEPS), most))
 
 
-def _clip(dim: int, heard: float, steps: int) -> float:
-    """The clip: as large as leaves noise a small part of a step, within limits.
+def _noise(dim: int, heard: float, steps: int) -> float:
+    """How long the noise on a gradient is, in clips: 2 sqrt(T d) / (n mu) with all n records."""
+    return 2.0 * math.sqrt(steps * dim) / heard
 
-    The noise on a gradient is 2 sqrt(T d) / `heard` clips long, and `heard` is n mu with all n records
-    in every step.
-    """
-    clip = _NOISE * heard / (2.0 * math.sqrt(steps * dim))
-    return min(max(min(clip, math.sqrt(_WIDE_CLIP * clip)), _CLIP), _LARGEST_CLIP)
+
+def _clip(each: float) -> float:
+    """The clip, where noise is `each` clips long: as large as leaves noise a small part of a step."""
+    return max(min(max(_NOISE / each, _CLIP), 2.0 * _CLIP), _wide_clip(each))
+
+
+def _wide_clip(each: float) -> float:
+    """The largest clip that leaves noise short beside slopes of length 1."""
+    wide = _SHORT_NOISE / each
+    return min(wide, math.sqrt(_WIDE_CLIP * wide), _LARGEST_CLIP)
 
 
 def _sizes(

@@ -105,13 +105,13 @@ class Plan(Choices):
             learner=self.chosen_learner,
             pace=Pace(
                 *(float(self.reach), self.schedule.releases, self.step, widening),
-                *self._noise_of_gradient(),
+                *self.noise_of_gradient(),
                 self._noise_of_value(),
             ),
             horizon=self.horizon,
         )
 
-    def _noise_of_gradient(self) -> tuple[float, float]:
+    def noise_of_gradient(self) -> tuple[float, float]:
         """The standard deviation of the noise on a gradient along one direction, and the blur.
 
         Along q directions of d, drawn anew for each step, a gradient shows q / d of what noise there

@@ -43,7 +43,7 @@ def compare(
     assert found.scales is not None  # a plan that compares finds its scales
     natural = found.scales.natural(found.means)
     compared = list(compared_of(plan, found.history))
-    share = share_of_the_way(plan, found.history)
+    share = share_of_the_way(plan, found.history, natural[compared[0]])
     points = np.stack([start, *(part_of_the_way(start, found.means[k], share) for k in compared)])
     away = share * np.linalg.norm(natural[compared], axis=1)
     expected = float(found.scales.unit) * felt_of(plan.dim) * away

@@ -22,9 +22,9 @@ _STRAIGHT = 0.9
 # Of the longest way between two rounds; a second half shorter than that has arrived.
 _HARDLY = 0.02
 # A run that hears nothing goes half of its way, and one that hears so much all of it: signal to noise,
-# in squares, added up over its steps. So does one whose comparison is so noisy, on a place of its
-# histogram, unless the first steps alone heard so much. Fitted to runs on `benchmarks.utility`.
-_HALF, _CLEAR, _CLEAR_AT_ONCE = 0.5, 30.0, 4.0
+# in squares, added up over its steps; unless its comparison is so noisy, on a place of its histogram.
+# Fitted to runs on `benchmarks.utility`.
+_HALF, _CLEAR = 0.5, 30.0
 _SHARP, _BLUNT = 0.03, 0.04
 
 
@@ -123,21 +123,34 @@ def is_coherent(history: History, means: Float[np.ndarray, "rounds dim"]) -> boo
     return away > square * (1.0 - varies + _SURE * math.sqrt(varies)) ** 3 > 0.0
 
 
-def share_of_the_way(plan: Plan, history: History) -> float:
+def share_of_the_way(plan: Plan, history: History, natural: Float[np.ndarray, " dim"]) -> float:
     """How much of the way from the start to where a run ended is worth going.
 
     Where noise is nearly all that a run hears, most of its way is noise as well. Then a part of the way
     has most of the gain and little of the loss: what a penalty on the distance from the start would do.
     What was heard is taken for a standard deviation more than it seems. And where the comparison with
     the start is so noisy that it sees large gains alone, half of the way shows more of them.
+
+    At any rate it is worth going as much as is no walk along noise, whose length is known: where that
+    would lead half as far, in squares, as the run went, three quarters of the way. `natural` is the
+    end of the way in natural units.
     """
     heard, doubt = _heard(plan, history)
     clear = history.gradient_norm.size * (heard + doubt / _SURE) / _CLEAR
     terms = plan.comparison_terms
     noise = _SHARP if terms is None else float(terms.noise_std)
     sharp = (_BLUNT - noise) / (_BLUNT - _SHARP)
-    known = max(min(clear, sharp), 2.0 * heard / _CLEAR_AT_ONCE - 1.0)
-    return _HALF + (1.0 - _HALF) * min(max(known, 0.0), 1.0)
+    known = _HALF + (1.0 - _HALF) * min(max(min(clear, sharp), 0.0), 1.0)
+    return max(known, 1.0 - 0.5 * _walked(plan, history, natural))
+
+
+def _walked(plan: Plan, history: History, natural: Float[np.ndarray, " dim"]) -> float:
+    """The square of the walk that noise alone makes, as a share of the square of the way; at most 1."""
+    noise, _ = plan.noise_of_gradient()
+    squares = np.maximum(history.gradient_norm**2, np.finfo(float).tiny)
+    share = np.minimum(plan.dim * noise**2 / squares, 1.0)
+    walk = float(np.sum(share * history.move_norm**2))
+    return min(walk / max(float(np.sum(natural**2)), np.finfo(float).tiny), 1.0)
 
 
 def _heard(plan: Plan, history: History) -> tuple[float, float]:
